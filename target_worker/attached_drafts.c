@@ -112,7 +112,7 @@ void attached_drafts_tick(step_context *c, session *s) {
   if (c->now < attached_drafts_deadline(s)) return;
   s->drafts.alone_us = c->now;
   msg m = roster_message(c->peers, s->request.orchestrator, MSG_DETACH, s->id, s->epoch);
-  m.u.state.reason = wire_text(s->drafts.left_reason[0] ? s->drafts.left_reason : WIRE_OFF_UNATTACHED);
+  m.u.state.reason = wire_text(s->drafts.left_reason[0] ? s->drafts.left_reason : SESSION_UNATTACHED);
   actions_send(c->out, s->request.orchestrator, &m);
 }
 

@@ -71,6 +71,7 @@ static int open_machine(program *p, wire_id self, err *e) {
                       .vocabulary = {target_model_vocabulary, &p->model},
                       .record = p->arguments.record_steps ? recorder_step : NULL,
                       .record_context = &p->recorder};
+  model_file_read_hash(p->model.file, NULL, &o.model_hash);
   int rc = p->arguments.record_steps ? recorder_open(&p->recorder, p->arguments.record_steps, e) : ERR_OK;
   if (rc == ERR_OK) rc = model_file_vocabulary(p->model.file, &o.vocabulary_hash, e);
   if (rc == ERR_OK) rc = target_alloc(&p->target, &o, e);

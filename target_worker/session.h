@@ -108,6 +108,9 @@ typedef struct session_draft {
   session_draft_features features;
 } session_draft;
 
+/* Why speculation is off where a draft was expected and has never attached. */
+#define SESSION_UNATTACHED "no draft worker is attached"
+
 typedef struct session_drafts { /* the attached drafts and the tree that they feed */
   session_draft of[SESSION_DRAFTS_MAX];
   uint32_t generation; /* of node ids: the last one given out */

@@ -24,12 +24,15 @@ bool speculation_is_undisturbed(const speculation *s) {
   return policy_is_quiet(&s->policy);
 }
 
+bool speculation_is_unpaid(const speculation *s) {
+  return speculation_is_off(s) && (s->policy.tries || s->policy.net < 0);
+}
+
 const char *speculation_off_reason(const speculation *s) {
   if (s->disabled) return s->disabled;
-  if (s->policy.state != POLICY_OFF) return NULL;
-  return s->policy.tries || s->policy.net < 0
-             ? "the draft did not pay for itself"
-             : "the answer was over before the draft could show that it pays";
+  if (!speculation_is_off(s)) return NULL;
+  return speculation_is_unpaid(s) ? "the draft did not pay for itself"
+                                  : "the answer was over before the draft could show that it pays";
 }
 
 double speculation_plain_us(const speculation *s) {

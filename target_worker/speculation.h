@@ -46,6 +46,8 @@ bool speculation_is_off(const speculation *s);
 bool speculation_is_quiet(const speculation *s);
 /* Does a plain step now cost what it costs without a draft? */
 bool speculation_is_undisturbed(const speculation *s);
+/* Is it off because it was tried and did not pay for itself? */
+bool speculation_is_unpaid(const speculation *s);
 /* Why speculation is off at the end of an answer, or NULL. */
 const char *speculation_off_reason(const speculation *s);
 /* The time of a plain step; 0: it is not known. */

@@ -23,6 +23,10 @@ static double comparable_us(const session *s) {
   return s->stats.rounds ? speculation_plain_us(&s->speculation) : 0;
 }
 
+static uint32_t plain_step_us(const session *s) {
+  return (uint32_t)fmin(round(comparable_us(s)), UINT32_MAX);
+}
+
 /* Tells the orchestrator, if it wants to know, which of the tokens are accepted ones, and what it may compare
  * their time with. */
 static void mark_accepted(const session *s, peer_id to, uint8_t bits[MSG_ACCEPTED_SIZE(WIRE_BURST_MAX)],
@@ -31,7 +35,7 @@ static void mark_accepted(const session *s, peer_id to, uint8_t bits[MSG_ACCEPTE
   msg_pack_accepted(s->stream.accepted + t->base_length, t->token_count, bits);
   t->accepted = bits;
   t->accepted_size = MSG_ACCEPTED_SIZE((uint32_t)t->token_count);
-  t->plain_us = (uint32_t)fmin(round(comparable_us(s)), UINT32_MAX);
+  t->plain_us = plain_step_us(s);
 }
 
 typedef struct logprob_lists {
@@ -173,15 +177,27 @@ void token_stream_on_resend(step_context *c, peer_id from, session *s, const msg
 
 /* --- DONE --- */
 
-/* Why speculation is off at the end, or NULL. */
-static const char *off_reason(const session *s) {
-  const msg_options *o = &s->request.options;
+typedef struct why_off {
+  const char *text; /* NULL: speculation was on */
+  wire_off code;
+} why_off;
+
+static why_off unattached(const session *s) {
+  if (s->drafts.left_reason[0]) return (why_off){s->drafts.left_reason, WIRE_OFF_OTHER};
+  if (s->request.draft_expected) return (why_off){SESSION_UNATTACHED, WIRE_OFF_UNATTACHED};
+  return (why_off){"no draft was asked for", WIRE_OFF_OTHER};
+}
+
+/* Why speculation is off at the end. */
+static why_off off_reason(const session *s) {
+  const speculation *p = &s->speculation;
   bool expected = s->request.draft_expected;
-  if (s->speculation.disabled) return s->speculation.disabled;
-  if (o->budget == 0) return expected ? "the node budget is 0" : "no draft was asked for";
-  if (session_draft_count(s) == 0 && s->drafts.left_reason[0]) return s->drafts.left_reason;
-  if (session_draft_count(s) == 0) return expected ? WIRE_OFF_UNATTACHED : "no draft was asked for";
-  return o->lockstep ? NULL : speculation_off_reason(&s->speculation);
+  if (p->disabled) return (why_off){p->disabled, WIRE_OFF_OTHER};
+  if (s->request.options.budget == 0)
+    return (why_off){expected ? "the node budget is 0" : "no draft was asked for", WIRE_OFF_OTHER};
+  if (session_draft_count(s) == 0) return unattached(s);
+  if (s->request.options.lockstep) return (why_off){NULL, WIRE_OFF_OTHER};
+  return (why_off){speculation_off_reason(p), speculation_is_unpaid(p) ? WIRE_OFF_UNPAID : WIRE_OFF_OTHER};
 }
 
 /* ahead: the orchestrator takes the counts of drafting ahead. */
@@ -209,27 +225,31 @@ static msg_stats stats_of(const session_stats *n, bool ahead) {
                      .survivors = ahead ? n->ahead.survivors : 0};
 }
 
-/* The sentence of DONE: why it is an error, or how fast the plain steps of this completion were; NULL: there
- * is none, or nothing to compare them with. */
-static const char *closing_text(const session *s, char out[WIRE_STRING_MAX]) {
-  if (s->finish.reason == WIRE_FINISH_ERROR) return s->finish.text;
+/* The sentence of DONE: why it is an error. An orchestrator that takes no numbers is told of the speed of the
+ * plain steps in words. */
+static const char *closing_text(const session *s, uint32_t version, char out[WIRE_STRING_MAX]) {
   double plain_us = comparable_us(s);
-  if (plain_us <= 0) return NULL;
-  snprintf(out, WIRE_STRING_MAX, WIRE_PLAIN_SPEED, 1e6 / plain_us);
+  if (s->finish.reason == WIRE_FINISH_ERROR) return s->finish.text;
+  if (version >= WIRE_VERSION_NUMBERS || plain_us <= 0) return NULL;
+  snprintf(out, WIRE_STRING_MAX, "plain decoding: about %.0f tok/s", 1e6 / plain_us);
   return out;
 }
 
 void token_stream_send_done(step_context *c, session *s) {
   char text[WIRE_STRING_MAX];
-  bool ahead = roster_version(c->peers, s->request.orchestrator) >= WIRE_VERSION_AHEAD;
+  uint32_t version = roster_version(c->peers, s->request.orchestrator);
+  bool numbers = version >= WIRE_VERSION_NUMBERS;
+  const why_off off = off_reason(s);
   msg m = message_to(c, s->request.orchestrator, MSG_DONE, s);
   m.u.done = (msg_done){.length = s->committed.length,
                         .hash = prefix_hash(&s->committed),
                         .finish = (wire_finish)s->finish.reason,
                         .code = s->finish.code,
-                        .text = wire_text(closing_text(s, text)),
-                        .off_reason = wire_text(off_reason(s)),
-                        .stats = stats_of(&s->stats, ahead)};
+                        .text = wire_text(closing_text(s, version, text)),
+                        .off_reason = wire_text(off.text),
+                        .stats = stats_of(&s->stats, version >= WIRE_VERSION_AHEAD),
+                        .off = numbers ? off.code : 0,
+                        .plain_us = numbers ? plain_step_us(s) : 0};
   s->stream.done_sent_us = c->now;
   actions_send(c->out, s->request.orchestrator, &m);
 }

@@ -34,6 +34,7 @@ int target_alloc(target **out, const target_options *o, err *e) {
   msg_hello self = {.role = WIRE_ROLE_TARGET,
                     .incarnation = o->incarnation,
                     .model_fingerprint = o->model_fingerprint,
+                    .model_hash = o->model_hash,
                     .vocabulary_hash = o->vocabulary_hash,
                     .vocabulary_size = o->vocabulary_size,
                     .numerics_id = wire_text(o->numerics_id),
@@ -165,7 +166,7 @@ static void on_message(target *t, step_context *c, peer_id id, const msg *m) {
     attached_drafts_left(c, id, "it wanted to be of another role");
     break;
   case ROSTER_REFUSED:
-    actions_log(c->out, LOG_ERROR, "refused by the orchestrator: %s", wire_brief_of(m->u.error.text).text);
+    actions_log(c->out, LOG_ERROR, "refused by the orchestrator: %s", roster_why_refused(m).text);
     actions_exit(c->out, PROGRAM_EXIT_REFUSED);
     break;
   case ROSTER_HANDLED: /* after a HELLO that does not fit, whoever had this connection before is gone */

@@ -9,7 +9,7 @@
 
 typedef struct target_options {
   wire_id incarnation;
-  hash16 model_fingerprint, vocabulary_hash;
+  hash16 model_fingerprint, model_hash, vocabulary_hash; /* model_hash: zero: not known */
   int32_t vocabulary_size;
   const char *numerics_id, *endpoint; /* borrowed; endpoint: where drafts connect */
   hash16 host;                        /* as HELLO names it, like `device` */

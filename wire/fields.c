@@ -28,23 +28,29 @@
 /* Last in its message or group, left out where `member` of struct `s` is zero. */
 #define LEFT_OUT(s, member) .absent_offset = offsetof(s, member), .absent_size = sizeof(((s *)0)->member)
 
-static const field hello_fields[] = {
-    {.name = "magic", .kind = FIELD_MAGIC},
-    U32(msg_hello, version_min),
-    U32(msg_hello, version_max),
-    INT(msg_hello, role, FIELD_ENUM, WIRE_ROLE_ORCHESTRATOR, WIRE_ROLE_DRAFT),
-    OF(msg_hello, incarnation, FIELD_BIN16),
-    OF(msg_hello, model_fingerprint, FIELD_BIN16),
-    OF(msg_hello, vocabulary_hash, FIELD_BIN16),
-    COUNT(msg_hello, vocabulary_size),
-    OF(msg_hello, numerics_id, FIELD_STR),
-    OF(msg_hello, endpoint, FIELD_STR),
-    OF(msg_hello, method, FIELD_STR),
-    COUNT(msg_hello, session_max),
-    COUNT(msg_hello, context_max),
-    COUNT(msg_hello, node_max),
-    OF(msg_hello, host, FIELD_BIN16),
-    OF(msg_hello, device, FIELD_STR),
+/* clang-format off */
+#define HELLO_HEAD                                                                                           \
+  {.name = "magic", .kind = FIELD_MAGIC},                                                                    \
+  U32(msg_hello, version_min),                                                                               \
+  U32(msg_hello, version_max),                                                                               \
+  INT(msg_hello, role, FIELD_ENUM, WIRE_ROLE_ORCHESTRATOR, WIRE_ROLE_DRAFT),                                 \
+  OF(msg_hello, incarnation, FIELD_BIN16),                                                                   \
+  OF(msg_hello, model_fingerprint, FIELD_BIN16),                                                             \
+  OF(msg_hello, vocabulary_hash, FIELD_BIN16),                                                               \
+  COUNT(msg_hello, vocabulary_size),                                                                         \
+  OF(msg_hello, numerics_id, FIELD_STR),                                                                     \
+  OF(msg_hello, endpoint, FIELD_STR),                                                                        \
+  OF(msg_hello, method, FIELD_STR),                                                                          \
+  COUNT(msg_hello, session_max),                                                                             \
+  COUNT(msg_hello, context_max),                                                                             \
+  COUNT(msg_hello, node_max),                                                                                \
+  OF(msg_hello, host, FIELD_BIN16),                                                                          \
+  OF(msg_hello, device, FIELD_STR)
+/* clang-format on */
+static const field hello_fields[] = {HELLO_HEAD};
+static const field welcome_fields[] = {
+    HELLO_HEAD,
+    {PLAIN(msg_hello, model_hash, FIELD_BIN16), LEFT_OUT(msg_hello, model_hash)},
 };
 
 static const field error_fields[] = {
@@ -224,6 +230,12 @@ static const field stats_fields[] = {
 };
 static const field_group stats_group = GROUP(stats_fields);
 
+static const field number_fields[] = {U32(msg_done, off), U32(msg_done, plain_us)};
+static const field_group number_group = GROUP(number_fields);
+#define NUMBERS_SIZE (2 * sizeof(uint32_t)) /* of what is zero where there are none */
+_Static_assert(offsetof(msg_done, plain_us) == offsetof(msg_done, off) + sizeof(uint32_t),
+               "the numbers lie one behind the other");
+
 static const field done_fields[] = {
     LENGTH(msg_done, length, 1),
     OF(msg_done, hash, FIELD_BIN16),
@@ -232,6 +244,11 @@ static const field done_fields[] = {
     OF(msg_done, text, FIELD_STR),
     OF(msg_done, off_reason, FIELD_STR),
     {PLAIN(msg_done, stats, FIELD_GROUP), .group = &stats_group},
+    {.name = "numbers",
+     .kind = FIELD_GROUP,
+     .group = &number_group,
+     .absent_offset = offsetof(msg_done, off),
+     .absent_size = NUMBERS_SIZE},
 };
 
 static const field ended_fields[] = {{.name = "existed", .kind = FIELD_BOOL}};
@@ -360,7 +377,7 @@ static int check_done(const msg *m, char bad[SHAPE_BAD_MAX]) {
 
 static const fields_shape shapes[] = {
     SHAPE(HELLO, hello_fields, ZERO, ZERO, check_hello),
-    SHAPE(WELCOME, hello_fields, NONZERO, ZERO, check_welcome),
+    SHAPE(WELCOME, welcome_fields, NONZERO, ZERO, check_welcome),
     SHAPE(ERROR, error_fields, ANY, ANY, check_error),
     SHAPE(PING, ping_fields, NONZERO, ZERO, check_ping),
     SHAPE(PONG, ping_fields, NONZERO, ZERO, NULL),

@@ -1,6 +1,7 @@
 #include "wire/keys.h"
 
 #include "common/base/plain_text.h"
+#include "common/base/user_folder.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -57,13 +58,11 @@ wire_role keys_role_of(const char *name, size_t size) {
 }
 
 int keys_folder(const char *given, char out[PATH_MAX], err *e) {
-  const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-  bool xdg = config && config[0] == '/'; /* the specification ignores other paths */
-  if (!given && !xdg && !(home && home[0] == '/'))
+  int rc = given ? snprintf(out, PATH_MAX, "%s", given) < PATH_MAX ? ERR_OK : ERR_LIMIT
+                 : user_folder_path(USER_FOLDER_CONFIG, "keys", out);
+  if (rc == ERR_ARG)
     return err_set(e, ERR_ARG, "no place for keys: set HOME or XDG_CONFIG_HOME, or give --keys DIR");
-  int n = given ? snprintf(out, PATH_MAX, "%s", given)
-                : snprintf(out, PATH_MAX, "%s%s/tandem/keys", xdg ? config : home, xdg ? "" : "/.config");
-  return n < PATH_MAX ? ERR_OK : err_set(e, ERR_ARG, "the path of the keys' folder is too long");
+  return rc ? err_set(e, ERR_ARG, "the path of the keys' folder is too long") : ERR_OK;
 }
 
 /* --- files --- */

@@ -13,13 +13,16 @@
 #define WIRE_MAGIC       "tandem"
 #define WIRE_VERSION_MIN 2
 /* Version 3 has features (MSG_FEATURES) and marks of accepted tokens; a peer of version 2 goes on without. */
-#define WIRE_VERSION_MAX      3
+#define WIRE_VERSION_MAX      4
 #define WIRE_VERSION_FEATURES 3
 /* MSG_PART, penalties by count and biases: a peer of version 2 is given no session that needs them */
 #define WIRE_VERSION_PARTS  3
 #define WIRE_VERSION_EXTRAS 3
 /* The counts of drafting ahead in DONE: a peer of version 2 is not told them */
 #define WIRE_VERSION_AHEAD 3
+/* The hash of the model in WELCOME, and the numbers in DONE: a peer of version 3 is not told them */
+#define WIRE_VERSION_HASH    4
+#define WIRE_VERSION_NUMBERS 4
 
 /* Limits. Each is checked before memory is allocated. */
 #define WIRE_FRAME_MAX (1u << 20) /* bytes of one frame */
@@ -117,7 +120,7 @@ typedef struct msg_hello {
   uint32_t version_min, version_max; /* WELCOME: both are the version chosen */
   wire_role role;
   wire_id incarnation;                        /* random, new at every start of a program */
-  hash16 model_fingerprint;                   /* zero: this program loads no model */
+  hash16 model_fingerprint;                   /* a sample of the file; zero: this program loads no model */
   hash16 vocabulary_hash;                     /* zero: takes any vocabulary */
   int32_t vocabulary_size;                    /* 0: any */
   wire_string numerics_id;                    /* empty: computes no logits */
@@ -126,6 +129,8 @@ typedef struct msg_hello {
   int32_t session_max, context_max, node_max; /* limits of this program; 0: none of its own */
   hash16 host;                                /* common/base/host_id.h; zero: not told */
   wire_string device;                         /* what it computes on ("cpu", ...); empty: on none */
+  hash16 model_hash;  /* of the whole file (model_file_read_hash), in a WELCOME of WIRE_VERSION_HASH alone;
+                         zero:  not told */
   wire_location seen; /* no field of the frame: where the transport saw it come from, */
   unsigned roles;     /* nor is this: the roles that its key may have, keys.h; 0: no key is asked for here */
 } msg_hello;
@@ -315,23 +320,26 @@ typedef struct msg_stats {
   uint64_t survivors;  /* nodes that survived verdicts, of all together */
 } msg_stats;
 
-/* A target's off_reason when a draft was expected and has never attached. The orchestrator, which assigned
- * the draft, knows more. */
-#define WIRE_OFF_UNATTACHED "no draft worker is attached"
-
-/* A target's text of DONE without an error: how fast its plain steps were in this session. */
-#define WIRE_PLAIN_SPEED      "plain decoding: about %.0f tok/s"
-#define WIRE_PLAIN_SPEED_SCAN "plain decoding: about %lf tok/s"
+/* Why speculation was off at the end, where a program has to know: numbers are only ever added, and one that
+ * is not known is as good as WIRE_OFF_OTHER. */
+typedef enum {
+  WIRE_OFF_OTHER = 0,
+  WIRE_OFF_UNATTACHED = 1, /* a draft was expected and has never attached: who assigned it knows more */
+  WIRE_OFF_UNPAID = 2      /* it was tried, and did not pay for itself */
+} wire_off;
 
 typedef struct msg_done {
   int32_t length; /* of C at the end */
   hash16 hash;
   wire_finish finish;
   int32_t code; /* ERR_ when finish is error */
-  /* The sentence for code; without an error: a sentence on the speed of plain steps, or empty */
+  /* The sentence for code. Before WIRE_VERSION_NUMBERS it told the speed of plain steps where there was no
+   * error. */
   wire_string text;
   wire_string off_reason; /* why speculation was off at the end; empty: it was on */
   msg_stats stats;
+  uint32_t off;      /* wire_off; to an orchestrator of WIRE_VERSION_NUMBERS, like the next */
+  uint32_t plain_us; /* what a plain step of this session took; 0: not known, or nothing to compare with */
 } msg_done;
 
 typedef struct msg {

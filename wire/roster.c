@@ -303,6 +303,7 @@ static void welcome(roster *r, const roster_peer *q, const msg_hello *h, actions
   answer.u.hello = r->self;
   uint32_t version = h->version_max < WIRE_VERSION_MAX ? h->version_max : WIRE_VERSION_MAX;
   answer.u.hello.version_min = answer.u.hello.version_max = version;
+  if (version < WIRE_VERSION_HASH) answer.u.hello.model_hash = (hash16){{0}};
   actions_send(out, q->id, &answer);
 }
 
@@ -329,6 +330,23 @@ static roster_verdict on_hello(roster *r, peer_id id, const msg_hello *h, uint64
   return verdict;
 }
 
+#define OTHER_MODEL "another model is served there: the files differ; start both with the same model file"
+
+/* A target has read all of its file, and does not serve an orchestrator that has another one, which goes on
+ * without it. */
+static bool other_model(const roster *r, const roster_peer *q, const msg_hello *h, actions *out) {
+  if (!hashes_differ(h->model_hash, r->self.model_hash, false)) return false;
+  msg m = message_for(q, MSG_ERROR, 0, 0);
+  m.to = h->incarnation;
+  m.u.error = (msg_error){ERR_MISMATCH, wire_text(OTHER_MODEL)};
+  actions_send(out, q->id, &m);
+  return true;
+}
+
+wire_brief roster_why_refused(const msg *m) {
+  return wire_brief_of(m->type == MSG_ERROR ? m->u.error.text : wire_text(OTHER_MODEL));
+}
+
 /* Who sits at the address that we called may be another program than before. */
 static roster_verdict on_welcome(roster *r, roster_peer *q, const msg_hello *h, uint64_t now_us,
                                  actions *out) {
@@ -339,6 +357,7 @@ static roster_verdict on_welcome(roster *r, roster_peer *q, const msg_hello *h, 
     q->refused_code = e.code;
     return ROSTER_HANDLED;
   }
+  if (other_model(r, q, h, out)) return ROSTER_REFUSED;
   if (again)
     q->lost = false;
   else
@@ -362,10 +381,21 @@ static void ask_welcome(roster *r, roster_peer *q, uint64_t now_us, actions *out
   if (now_us - q->hello_us >= ROSTER_ASK_US) send_hello(r, q, now_us, out);
 }
 
+/* A target that we have welcomed has another model than we, as it tells. */
+static bool target_refuses(const roster *r, const roster_peer *q, const msg *m) {
+  return q->greeted && q->hello.role == WIRE_ROLE_TARGET && r->self.role == WIRE_ROLE_ORCHESTRATOR &&
+         m->session == 0 && m->u.error.code == ERR_MISMATCH;
+}
+
 /* An ERROR is never answered with one: two confused programs would do so for ever. */
 static roster_verdict on_error(roster *r, roster_peer *q, const msg *m, uint64_t now_us, actions *out) {
   int code = m->u.error.code;
   if (!q) return ROSTER_HANDLED;
+  if (target_refuses(r, q, m)) {
+    roster_log(r, q->id, now_us, LOG_WARNING, out, "a target was not taken: %s", roster_why_refused(m).text);
+    roster_drop(r, q->id);
+    return ROSTER_HANDLED;
+  }
   if (!q->greeted && (code == ERR_VERSION || code == ERR_MISMATCH || code == ERR_ARG)) return ROSTER_REFUSED;
   if (!q->greeted && q->calls && code != ERR_PROTOCOL) tell_refusal(r, q, m, now_us, out);
   bool unknown = m->session == 0 && (code == ERR_PROTOCOL || code == ERR_STALE);

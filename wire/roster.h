@@ -76,7 +76,8 @@ typedef enum {
   ROSTER_GREETED, /* HELLO or WELCOME: *from is new, or has a new incarnation */
   ROSTER_LEAVES,  /* BYE */
   ROSTER_FORGED,  /* *from wanted to be of another role: refused, and nothing new goes there */
-  ROSTER_REFUSED, /* our HELLO was answered with ERROR: the message tells why */
+  ROSTER_REFUSED, /* our HELLO was answered with ERROR, or by a WELCOME that does not fit: roster_why_refused
+                   */
   ROSTER_HANDLED  /* answered or dropped here */
 } roster_verdict;
 
@@ -84,6 +85,9 @@ typedef enum {
  * incarnation. */
 roster_verdict roster_receive(roster *r, peer_id id, const msg *m, int32_t load, uint64_t now_us,
                               roster_peer **from, actions *out);
+
+/* Why we were refused, from the message with which roster_receive has said so. */
+wire_brief roster_why_refused(const msg *m);
 
 /* The connection of this peer has ended, which is no proof that the program has: it is asked whether it
  * lives, and roster_tick returns it if it does not answer soon. */

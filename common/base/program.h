@@ -13,7 +13,7 @@
   X(USAGE, 2, "a flag or argument is unknown, missing or out of range")                                      \
   X(FILE, 3, "an input file is missing, unreadable or not what it claims to be")                             \
   X(ADDRESS, 4, "an endpoint is malformed or in use, or a key for it is missing")                            \
-  X(REFUSED, 5, "a peer refuses to work with this program (version, vocabulary)")                            \
+  X(REFUSED, 5, "a peer refuses to work with this program (version, vocabulary, model)")                     \
   X(DEVICE, 6, "what the program computes on is lost: a driver error that stays, a reset, a removed card")   \
   X(SIGNAL, 130, "ended at once: a second signal, or the parent is gone")
 #define PROGRAM_EXIT_ENUM(name, number, text) PROGRAM_EXIT_##name = number,

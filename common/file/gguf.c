@@ -82,6 +82,7 @@ struct gguf {
   const uint8_t *bytes;
   size_t size;
   bool mapped;
+  mapped_stamp stamp;
   char label[PRINTABLE_PATH_MAX];
   uint64_t table_end; /* bytes of header, metadata and tensor table */
   entry *entries;     /* [entry_count], sorted by key */
@@ -512,6 +513,7 @@ static int open_bytes(gguf **out, const char *label, mapped_file bytes, bool map
   printable_path(g->label, label);
   g->bytes = bytes.data;
   g->size = bytes.size;
+  g->stamp = bytes.stamp;
   g->mapped = mapped;
   int rc = parse(g, e);
   if (rc)
@@ -522,7 +524,7 @@ static int open_bytes(gguf **out, const char *label, mapped_file bytes, bool map
 }
 
 int gguf_open_memory(gguf **out, const void *data, size_t size, err *e) {
-  return open_bytes(out, "the model in memory", (mapped_file){data, size}, false, e);
+  return open_bytes(out, "the model in memory", (mapped_file){.data = data, .size = size}, false, e);
 }
 
 int gguf_open(gguf **out, const char *path, err *e) {
@@ -539,7 +541,7 @@ void gguf_close(gguf *g) {
   for (size_t i = 0; g->tensors && i < g->tensor_count; i++) free((char *)g->tensors[i].name);
   free(g->tensors);
   free(g->sorted);
-  if (g->mapped) mapped_file_close(&(mapped_file){g->bytes, g->size});
+  if (g->mapped) mapped_file_close(&(mapped_file){.data = g->bytes, .size = g->size});
   free(g);
 }
 
@@ -723,6 +725,10 @@ bool gguf_key_at(const gguf *g, size_t i, gguf_string *key, gguf_string *value) 
   *key = g->entries[i].key;
   *value = g->entries[i].value;
   return true;
+}
+
+mapped_file gguf_file(const gguf *g) {
+  return (mapped_file){g->bytes, g->size, g->stamp};
 }
 
 hash16 gguf_fingerprint(const gguf *g) {

@@ -4,6 +4,7 @@
 
 #include "common/base/err.h"
 #include "common/base/hash.h"
+#include "common/file/mapped_file.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -86,5 +87,6 @@ bool gguf_array_u16(const gguf *g, const char *key, const void **data, uint64_t 
  * i is past the last one. */
 bool gguf_key_at(const gguf *g, size_t i, gguf_string *key, gguf_string *value);
 
-/* Identity of the model: metadata and tensor table, file size, and the first 4 KiB of every tensor. */
+/* A sample: metadata and tensor table, file size, and the first 4 KiB of every tensor. */
 hash16 gguf_fingerprint(const gguf *g);
+mapped_file gguf_file(const gguf *g); /* all of it, until close; for file_hash.h */

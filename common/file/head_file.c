@@ -300,7 +300,6 @@ static int read_config(head_file *f, const char *folder, const model_config *tar
   int rc = mapped_file_open(&m, path, "the draft head's configuration", e);
   if (rc) return rc;
   printable_path(label, path);
-  f->configuration = hash_fold(f->configuration, m.data, m.size);
   rc = json_parse_object(&object, label, m.data, m.size, e);
   mapped_file_close(&m);
   if (!rc) rc = head_config_read_json(&f->config, object, target, e);
@@ -397,10 +396,4 @@ void head_file_calibrate(head_file *f, const head_calibration *c) {
 
 const char *head_role_name(head_role role) {
   return ROLES[role].gguf;
-}
-
-hash16 head_file_fingerprint(const head_file *f) {
-  if (f->file) return gguf_fingerprint(f->file);
-  hash16 tensors = safetensors_fingerprint(f->folder);
-  return hash_fold(f->configuration, &tensors, sizeof tensors);
 }

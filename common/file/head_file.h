@@ -33,8 +33,6 @@ const int32_t *head_file_ids(const head_file *f);
  * that OUTPUT would have for that token. NULL: the file has none. */
 const gguf_tensor *head_file_map(const head_file *f);
 const char *head_role_name(head_role role); /* in a GGUF */
-/* Identity of what was read from disk. */
-hash16 head_file_fingerprint(const head_file *f);
 
 /* Keeps the first rows of the output matrix and of its ids; a head whose draft vocabulary is ordered by
  * falling frequency loses little. ERR_ARG: not in [1, draft_vocab]; ERR_UNSUPPORTED: it has no output matrix.

@@ -15,5 +15,4 @@ struct head_file {
   gguf_tensor map;                      /* of rows (head_file_map); data NULL: there is none */
   void *map_copy;                       /* its data where it is not the file's; to be freed */
   int32_t *ids;                         /* [draft_vocab] or NULL */
-  hash16 configuration;                 /* of a folder: its JSON */
 };

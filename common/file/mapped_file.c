@@ -78,6 +78,18 @@ void mapped_file_forget(const void *data) {
 
 /* --- files --- */
 
+static int64_t nanoseconds(struct timespec t) {
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static mapped_stamp stamp_of(const struct stat *s) {
+  return (mapped_stamp){.device = s->st_dev,
+                        .number = s->st_ino,
+                        .size = (uint64_t)s->st_size,
+                        .modified_ns = nanoseconds(s->st_mtim),
+                        .changed_ns = nanoseconds(s->st_ctim)};
+}
+
 static int map(mapped_file *m, int fd, const char *path, const char *what, err *e) {
   struct stat s;
   if (fstat(fd, &s)) return err_set(e, ERR_IO, "cannot read %s %s: %s", what, path, strerror(errno));
@@ -88,7 +100,7 @@ static int map(mapped_file *m, int fd, const char *path, const char *what, err *
   if (s.st_size == 0) return err_set(e, ERR_FORMAT, "%s is empty: download it again", path);
   void *data = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (data == MAP_FAILED) return err_set(e, ERR_IO, "cannot map %s %s: %s", what, path, strerror(errno));
-  *m = (mapped_file){data, (size_t)s.st_size};
+  *m = (mapped_file){data, (size_t)s.st_size, stamp_of(&s)};
   mapped_file_watch(data, m->size, path);
   return ERR_OK;
 }

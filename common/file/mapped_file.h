@@ -7,10 +7,18 @@
 
 #include "common/base/err.h"
 #include <stddef.h>
+#include <stdint.h>
+
+/* Which file it is, and in which state: whoever changes it changes these. All zero: no file, only memory. */
+typedef struct mapped_stamp {
+  uint64_t device, number, size;   /* number: of the inode */
+  int64_t modified_ns, changed_ns; /* its content, and anything about it; since 1970 */
+} mapped_stamp;
 
 typedef struct mapped_file {
   const void *data; /* NULL: nothing is mapped */
   size_t size;
+  mapped_stamp stamp; /* when it was opened */
 } mapped_file;
 
 /* ERR_IO (missing, not readable, not a regular file), ERR_FORMAT (empty); *m is empty then. `what` names the

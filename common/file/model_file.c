@@ -419,6 +419,47 @@ hash16 model_file_fingerprint(const model_file *f) {
   return hash_fold(f->configuration, &tensors, sizeof tensors);
 }
 
+/* *read: may the file be read? */
+static bool hash_file(const mapped_file *m, const atomic_bool *stop, bool read, hash16 *out) {
+  return file_hash_recall(m, out) || (read && file_hash_read(m, stop, out));
+}
+
+static bool hash_tokenizer(const model_file *f, const atomic_bool *stop, bool read, hash16 *out) {
+  mapped_file m;
+  *out = (hash16){{0}};
+  if (!f->tokenizer[0] || mapped_file_open(&m, f->tokenizer, "the vocabulary", &(err){0})) return true;
+  bool known = hash_file(&m, stop, read, out);
+  mapped_file_close(&m);
+  return known;
+}
+
+static bool hash_folder(const model_file *f, const atomic_bool *stop, bool read, hash16 *out) {
+  hash16 part;
+  if (!hash_tokenizer(f, stop, read, &part)) return false;
+  hash16 whole = hash_fold(f->configuration, &part, sizeof part);
+  for (int32_t i = 0; i < safetensors_file_count(f->folder); i++) {
+    const mapped_file m = safetensors_file(f->folder, i);
+    if (!hash_file(&m, stop, read, &part)) return false;
+    whole = hash_fold(whole, &part, sizeof part);
+  }
+  *out = whole;
+  return true;
+}
+
+static bool hash_model(const model_file *f, const atomic_bool *stop, bool read, hash16 *out) {
+  if (!f->file) return hash_folder(f, stop, read, out);
+  const mapped_file m = gguf_file(f->file);
+  return hash_file(&m, stop, read, out);
+}
+
+bool model_file_recall_hash(const model_file *f, hash16 *out) {
+  return hash_model(f, NULL, false, out);
+}
+
+bool model_file_read_hash(const model_file *f, const atomic_bool *stop, hash16 *out) {
+  return hash_model(f, stop, true, out);
+}
+
 int32_t model_file_stops(const model_file *f, int32_t out[MODEL_STOPS_MAX]) {
   memcpy(out, f->stops, (size_t)f->stop_count * sizeof *out);
   return f->stop_count;

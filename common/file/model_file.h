@@ -2,6 +2,7 @@
  * found by their role in the graph; their names, shapes and types have been checked at open. */
 #pragma once
 
+#include "common/file/file_hash.h"
 #include "common/file/model_config.h"
 
 #define MODEL_STOPS_MAX 16
@@ -57,7 +58,15 @@ int model_file_keep_layers(model_file *f, int32_t layers, err *e);
 /* The tensor of a role, or NULL where the model has none (a bias, the output matrix of a tied model, ...).
  * `layer` counts only for the roles of a layer. Vectors are F32, F16 or BF16. Data may have any alignment. */
 const gguf_tensor *model_file_tensor(const model_file *f, model_role role, int32_t layer);
+/* A sample of the file, in no time. Two models with one fingerprint may answer differently. */
 hash16 model_file_fingerprint(const model_file *f);
+/* Which model it is, wherever two may differ: of a GGUF the hash of the file (file_hash.h); of a folder that
+ * of its configuration and of the hashes of its tokenizer.json and of its tensors' files. False: programs do
+ * not remember it, so that model_file_read_hash has to read the files. */
+bool model_file_recall_hash(const model_file *f, hash16 *out);
+/* The same at once, or in about a second for 10 GB that are in memory. False: *stop (NULL: none) was set
+ * meanwhile. */
+bool model_file_read_hash(const model_file *f, const atomic_bool *stop, hash16 *out);
 
 /* Tokens that end a completion, at most MODEL_STOPS_MAX; returns how many. */
 int32_t model_file_stops(const model_file *f, int32_t out[MODEL_STOPS_MAX]);

@@ -376,6 +376,14 @@ const gguf_tensor *safetensors_find(const safetensors *t, const char *name) {
   return x ? &x->tensor : NULL;
 }
 
+int32_t safetensors_file_count(const safetensors *t) {
+  return (int32_t)t->shard_count;
+}
+
+mapped_file safetensors_file(const safetensors *t, int32_t file) {
+  return t->shards[file].bytes;
+}
+
 hash16 safetensors_fingerprint(const safetensors *t) {
   hash16 h = {{0}};
   for (size_t i = 0; i < t->shard_count; i++) {

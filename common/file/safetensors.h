@@ -21,5 +21,8 @@ int32_t safetensors_count(const safetensors *s);
 const gguf_tensor *safetensors_at(const safetensors *s, int32_t i);
 const gguf_tensor *safetensors_find(const safetensors *s, const char *name); /* NULL: none */
 
-/* Headers, sizes, and the first 4 KiB of every tensor. */
+/* A sample: headers, sizes, and the first 4 KiB of every tensor. */
 hash16 safetensors_fingerprint(const safetensors *s);
+/* All bytes of each file, by name, until close; for file_hash.h. */
+int32_t safetensors_file_count(const safetensors *s);
+mapped_file safetensors_file(const safetensors *s, int32_t file);

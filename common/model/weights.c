@@ -302,7 +302,8 @@ static void keep(loader *l, weights_file *f, const weights_key *k) {
 static int load_cached(weights *w, loader *l, err *e) {
   char layout[WEIGHTS_LAYOUT_MAX + 1];
   snprintf(layout, sizeof layout, "%s." ORDER_VERSION, l->device->table->layout);
-  const weights_key k = {model_file_fingerprint(l->file), layout, l->total};
+  weights_key k = {.layout = layout, .bytes = l->total};
+  model_file_read_hash(l->file, NULL, &k.model);
   void *mapped = weights_cache_map(l->options->cache, &k, l->options->log);
   if (mapped) return use_mapped(w, l, mapped);
   weights_file f;

@@ -23,7 +23,7 @@ typedef struct header {
   char magic[8];
   uint32_t version, header_bytes;
   char layout[WEIGHTS_LAYOUT_MAX + 1];
-  hash16 fingerprint;
+  hash16 model;
   uint64_t data_bytes;
   hash16 data_check; /* of the data */
   uint8_t zero[HEADER_BYTES - 104];
@@ -39,7 +39,7 @@ static void fill_header(header *h, const weights_key *k, hash16 data_check) {
   *h = (header){.magic = MAGIC, .version = FORMAT_VERSION, .header_bytes = HEADER_BYTES};
   assert(strlen(k->layout) <= WEIGHTS_LAYOUT_MAX);
   strcpy(h->layout, k->layout);
-  h->fingerprint = k->fingerprint;
+  h->model = k->model;
   h->data_bytes = k->bytes;
   h->data_check = data_check;
   h->check = header_check(h);
@@ -51,15 +51,15 @@ static const char *misfit(const header *h, const weights_key *k, uint64_t file_b
   fill_header(&want, k, h->data_check);
   if (memcmp(h->magic, want.magic, sizeof h->magic) != 0) return "is no file of packed weights";
   if (!hash_equal(h->check, header_check(h))) return "is damaged";
-  if (!hash_equal(h->fingerprint, want.fingerprint)) return "belongs to another model";
+  if (!hash_equal(h->model, want.model)) return "belongs to another model";
   if (memcmp(h, &want, sizeof want) != 0) return "has another layout";
   return file_bytes == HEADER_BYTES + h->data_bytes ? NULL : "is not as long as it says";
 }
 
 static bool make_path(char path[PATH_MAX], const char *dir, const weights_key *k) {
-  char fingerprint[33];
-  hash_format(k->fingerprint, fingerprint);
-  int n = snprintf(path, PATH_MAX, "%s/%s-%s.packed", dir, fingerprint, k->layout);
+  char model[33];
+  hash_format(k->model, model);
+  int n = snprintf(path, PATH_MAX, "%s/%s-%s.packed", dir, model, k->layout);
   return n > 0 && n < PATH_MAX;
 }
 

@@ -1,8 +1,9 @@
 /* weights_cache.h - keeps packed weights in a file, so that the next start maps them instead of packing
  * again, and several programs on a machine share their pages.
  *
- * The file is DIR/<fingerprint>-<layout>.packed: a page of header, then the data as it lies in memory. The
- * header, the file's length and a hash of the data are checked. A file that does not fit is never used. */
+ * The file is DIR/<hash of the model>-<layout>.packed: a page of header, then the data as it lies in memory.
+ * The header, the file's length and a hash of the data are checked. A file that does not fit is never used.
+ */
 #pragma once
 
 #include "common/base/err.h"
@@ -16,7 +17,7 @@
 
 /* A file of packed weights is used only if all of these are equal. */
 typedef struct weights_key {
-  hash16 fingerprint; /* of the model */
+  hash16 model;       /* model_file_read_hash */
   const char *layout; /* of the packed form; [A-Za-z0-9.-], at most WEIGHTS_LAYOUT_MAX */
   size_t bytes;       /* of data */
 } weights_key;

@@ -43,12 +43,13 @@ void closing_lines_figures(const completion *c, char out[CLOSING_LINES_FIGURES_M
 
 /* Tried, and given up for good reason. */
 static bool guessed_nothing(const completion *c, const char *off) {
-  return off && c->stats.rounds > 0 && c->stats.accepted == 0 && strstr(off, "did not pay");
+  return off && c->unpaid && c->stats.rounds > 0 && c->stats.accepted == 0;
 }
 
 static void say_draft(closing *l, const completion *c, bool plain_speed) {
   const msg_stats *s = &c->stats;
   const char *off = completion_off_reason(c);
+  double plain = completion_plain_speed(c);
   char tries[32] = "try";
   if (s->rounds > 1) snprintf(tries, sizeof tries, "%llu tries", (unsigned long long)s->rounds);
   if (!c->draft_wanted)
@@ -62,7 +63,7 @@ static void say_draft(closing *l, const completion *c, bool plain_speed) {
     clause(l, "the draft had no guess");
   if (c->draft_wanted && c->uncounted > 0)
     clause(l, "counted over %d of the %d tokens", completion_counted(c), c->count);
-  if (plain_speed && c->plain_speed[0] && s->accepted) clause(l, "%s", c->plain_speed);
+  if (plain_speed && plain > 0 && s->accepted) clause(l, "plain decoding: about %.0f tok/s", plain);
   if (off && !guessed_nothing(c, off))
     clause(l, "%s decoded plainly: %s", s->rounds ? "the rest was" : "all of it was", off);
 }

@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/output_file.h"
 #include "common/base/terminal.h"
+#include "common/base/user_folder.h"
 #include "common/text/utf8.h"
 #include "orchestrator/cli/async_output.h"
 #include "orchestrator/cli/chat_input.h"
@@ -450,7 +451,7 @@ static const char *history_path(const flags *f, char out[LEDGER_PATH_MAX]) {
   err e;
   if (!kept || ledger_database_default_path(out, &e)) return NULL;
   char *name = strrchr(out, '/');
-  ledger_database_make_folders(out);
+  user_folder_make_parents(out);
   snprintf(name + 1, (size_t)(out + LEDGER_PATH_MAX - name - 1), HISTORY);
   if (output_file_check(out, NULL)) return NULL;
   output_file_spare(out);

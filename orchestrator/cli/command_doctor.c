@@ -109,13 +109,13 @@ static void check_template(doctor *d, const text_model *m) {
     bad(d, "template", "%s", m->chat_error.text);
 }
 
-static json_t *describe(doctor *d, const char *what, const text_model *m) {
+static json_t *describe(doctor *d, const char *what, text_model *m) {
   const model_config *c = &m->config;
-  char fingerprint[33];
-  hash_format(m->fingerprint, fingerprint);
-  json_t *check =
-      good(d, what, "%d layers of %d, %d heads (%d of keys), vocabulary %d, context %d, fingerprint %s",
-           c->layers, c->embed, c->heads, c->kv_heads, c->vocab, c->context, fingerprint);
+  char hash[33];
+  text_model_hash(m, NULL);
+  hash_format(m->hash, hash);
+  json_t *check = good(d, what, "%d layers of %d, %d heads (%d of keys), vocabulary %d, context %d, hash %s",
+                       c->layers, c->embed, c->heads, c->kv_heads, c->vocab, c->context, hash);
   const struct {
     const char *name;
     int32_t value;
@@ -123,7 +123,7 @@ static json_t *describe(doctor *d, const char *what, const text_model *m) {
                {"kv_heads", c->kv_heads}, {"vocabulary", c->vocab}, {"context", c->context}};
   for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
     json_object_set_new(check, facts[i].name, json_integer(facts[i].value));
-  json_object_set_new(check, "fingerprint", json_string(fingerprint));
+  json_object_set_new(check, "hash", json_string(hash));
   return check;
 }
 

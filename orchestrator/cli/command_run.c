@@ -220,9 +220,10 @@ static int prepare(run *r, input_file *in) {
   int rc = text_model_open(&r->model, r->flags->workers.model, &e);
   if (rc == ERR_OK && !l) default_head_use(r->flags, r->model.file);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
-  if (l && !hash_equal(l->fingerprint, r->model.fingerprint))
-    return command_error(STATUS_MODEL, "%s is not the model of session %016llx: give that one with -m",
-                         r->flags->workers.model, (unsigned long long)l->id);
+  if (l && !text_model_is(&r->model, l->fingerprint))
+    return command_error(
+        STATUS_MODEL, "%s is not the model of session %016llx, or was changed since: give that one with -m",
+        r->flags->workers.model, (unsigned long long)l->id);
   return command_context(&r->model, l ? l->options.context : q->context, &q->context);
 }
 

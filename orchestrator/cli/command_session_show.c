@@ -58,12 +58,12 @@ void command_session_close_vocabulary(command_session_vocabulary *v) {
 /* Without the model, or with another one, there are ids only. */
 static texts read_texts(command_session_work *w, const ledger_session *s, const session_about *about) {
   const char *path = w->flags.workers.model ? w->flags.workers.model : s->model;
-  const text_model *m = &w->vocabulary.model;
+  text_model *m = &w->vocabulary.model;
   err e = {0};
   texts t = {0};
   if (!path) return t;
   int rc = open_vocabulary(&w->vocabulary, path, &e);
-  if (rc == ERR_OK && !hash_equal(m->fingerprint, s->fingerprint))
+  if (rc == ERR_OK && !text_model_is(m, s->fingerprint))
     rc = err_set(&e, ERR_MISMATCH, "%s is not the model of this session", path);
   if (rc == ERR_OK && m->tokens) {
     t.prompt = text_of(m, s->tokens, s->prompt_length, about, false, true);

@@ -1,6 +1,7 @@
 #include "orchestrator/ledger/ledger_database.h"
 
 #include "common/base/output_file.h"
+#include "common/base/user_folder.h"
 #include "orchestrator/ledger/ledger_error.h"
 #include "orchestrator/ledger/ledger_schema.h"
 #include "orchestrator/ledger/ledger_sum.h"
@@ -61,14 +62,10 @@ int ledger_database_do(sqlite3 *db, const char *sql, const char *kinds, ...) {
 /* ---- where it is ---- */
 
 int ledger_database_default_path(char out[LEDGER_PATH_MAX], err *e) {
-  const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-  bool given = state && state[0] == '/'; /* the XDG base directory specification ignores other paths */
-  if (!given && !(home && home[0] == '/'))
+  int rc = user_folder_path(USER_FOLDER_STATE, "ledger.sqlite", out);
+  if (rc == ERR_ARG)
     return err_set(e, ERR_ARG, "no place for the ledger: set HOME or XDG_STATE_HOME, or give --ledger FILE");
-  int n = snprintf(out, LEDGER_PATH_MAX, "%s%s/tandem/ledger.sqlite", given ? state : home,
-                   given ? "" : "/.local/state");
-  return n < LEDGER_PATH_MAX ? ERR_OK
-                             : err_set(e, ERR_ARG, "the path of the ledger is too long: give --ledger FILE");
+  return rc ? err_set(e, ERR_ARG, "the path of the ledger is too long: give --ledger FILE") : ERR_OK;
 }
 
 void ledger_database_spare(const char *path) {
@@ -83,18 +80,8 @@ void ledger_database_spare(const char *path) {
   }
 }
 
-void ledger_database_make_folders(const char *path) {
-  char folder[LEDGER_PATH_MAX];
-  snprintf(folder, sizeof folder, "%s", path);
-  for (char *at = strchr(folder + 1, '/'); at; at = strchr(at + 1, '/')) {
-    *at = 0;
-    mkdir(folder, 0700); /* if it fails, opening the file will say so */
-    *at = '/';
-  }
-}
-
 bool ledger_database_make(const char *path) {
-  ledger_database_make_folders(path);
+  user_folder_make_parents(path);
   int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd >= 0) close(fd);
   return fd >= 0;
@@ -104,7 +91,7 @@ bool ledger_database_make(const char *path) {
  * not opened: closing it would take away all locks that this process holds on it (fcntl(2)). */
 static int check_file(const char *path, bool create, err *e) {
   struct stat info;
-  if (create) ledger_database_make_folders(path);
+  if (create) user_folder_make_parents(path);
   if (stat(path, &info) == 0)
     return S_ISREG(info.st_mode)
                ? ERR_OK

@@ -17,9 +17,6 @@ int ledger_database_default_path(char out[LEDGER_PATH_MAX], err *e);
  * (output_file.h). */
 void ledger_database_spare(const char *path);
 
-/* Makes the folders (0700) that are missing on the way to a file. */
-void ledger_database_make_folders(const char *path);
-
 /* Makes the file (0600) and its folders where there is none. True if this call made it, and not another
  * process. */
 bool ledger_database_make(const char *path);

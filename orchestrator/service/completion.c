@@ -245,7 +245,8 @@ static void take_figures(completion *c, const sessions_view *v) {
   copy_text(c->draft_method, v->draft_method);
   copy_text(c->numerics_id, v->numerics_id);
   copy_text(c->off_reason, v->off_reason);
-  copy_text(c->plain_speed, v->code ? NULL : v->text);
+  c->unpaid = v->unpaid;
+  c->plain_us = v->plain_us;
   c->hash_seed = v->hash_seed;
   c->epoch = v->epoch;
   c->numerics_changed = v->numerics_changed;
@@ -410,9 +411,7 @@ double completion_acceptance_length(const completion *c) {
 }
 
 double completion_plain_speed(const completion *c) {
-  double speed;
-  if (c->plain_us) return 1e6 / c->plain_us;
-  return sscanf(c->plain_speed, WIRE_PLAIN_SPEED_SCAN, &speed) == 1 && speed > 0 ? speed : 0;
+  return c->plain_us ? 1e6 / c->plain_us : 0;
 }
 
 double completion_first_ms(const completion *c) {

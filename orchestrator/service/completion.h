@@ -63,8 +63,8 @@ struct completion {
   int32_t max_tokens, context; /* limits: output tokens; prompt and output together */
   bool draft_wanted;
   char draft_method[WIRE_STRING_MAX + 1], numerics_id[WIRE_STRING_MAX + 1], off_reason[WIRE_STRING_MAX + 1];
-  uint32_t plain_us; /* with accepted_wanted: what a plain step of the target takes; 0: not known (yet) */
-  char plain_speed[WIRE_STRING_MAX + 1]; /* what the target says of its plain steps at the end; "": nothing */
+  bool unpaid;       /* off_reason is that the draft did not pay for itself */
+  uint32_t plain_us; /* what a plain step of the target takes; 0: not known (yet) */
   bool numerics_changed;
   msg_stats stats;
   int32_t uncounted; /* output tokens that stats do not cover */

@@ -142,7 +142,7 @@ static void note_arrivals(service *s) {
 static void on_news(uv_async_t *async) {
   service *s = async->data;
   note_arrivals(s);
-  s->options.on_news(s->options.owner);
+  if (s->sessions) s->options.on_news(s->options.owner);
 }
 
 static void after_step(void *context) {
@@ -354,7 +354,7 @@ static int open_ledger(service *s, const text_model *m, err *e) {
                                   .mode = o->ledger_mode,
                                   .command = o->command,
                                   .model = model ? model : o->workers.model,
-                                  .fingerprint = m->fingerprint,
+                                  .fingerprint = hash_is_zero(m->hash) ? m->fingerprint : m->hash,
                                   .resume = resume ? resume->id : 0,
                                   .resume_updated = resume ? resume->updated : 0,
                                   .log = o->log,
@@ -366,9 +366,42 @@ static int open_ledger(service *s, const text_model *m, err *e) {
   return rc;
 }
 
-int service_serve(service *s, const text_model *m, err *e) {
+typedef struct hashing {
+  text_model *model;
+  uv_async_t *wake;
+  atomic_bool stop, done;
+} hashing;
+
+static void hash_elsewhere(void *context) {
+  hashing *h = context;
+  text_model_hash(h->model, &h->stop);
+  atomic_store(&h->done, true);
+  uv_async_send(h->wake);
+}
+
+/* A file that no program has read may take a while, in which signals still end this one, and its workers load
+ * the same file. Without a thread it is read at once. */
+static void learn_hash(service *s, text_model *m) {
+  hashing h = {.model = m, .wake = &s->news};
+  uv_thread_t thread;
+  if (model_file_recall_hash(m->file, &m->hash)) return;
+  if (uv_thread_create(&thread, hash_elsewhere, &h) != 0) {
+    text_model_hash(m, NULL);
+    return;
+  }
+  while (!atomic_load(&h.done)) {
+    uv_run(&s->loop, UV_RUN_ONCE);
+    if (s->signal || s->trouble.code) atomic_store(&h.stop, true);
+  }
+  uv_thread_join(&thread);
+  tell_owner(s); /* what came meanwhile */
+}
+
+int service_serve(service *s, text_model *m, err *e) {
+  learn_hash(s, m);
   sessions_options o = {.incarnation = s->self,
                         .model_fingerprint = m->fingerprint,
+                        .model_hash = m->hash,
                         .vocabulary_hash = text_model_vocabulary(m),
                         .vocabulary_size = m->config.vocab,
                         .target_wait_us = target_wait_us(s),

@@ -49,7 +49,7 @@ int service_open(service **out, const service_options *o, err *e);
 /* Opens the ledger and lets the workers register. Call it once. ERR_ARG or ERR_IO: the address to listen at,
  * or the ledger.
  */
-int service_serve(service *s, const text_model *m, err *e);
+int service_serve(service *s, text_model *m, err *e);
 /* Runs the loop until the programs have ended after service_finish. A second signal ends the process at once,
  * with status 128 + its number. */
 void service_run(service *s);

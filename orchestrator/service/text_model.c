@@ -18,6 +18,14 @@ int text_model_open_text(text_model *m, const char *path, err *e) {
   return open_file(m, path, model_file_open_text, e);
 }
 
+bool text_model_hash(text_model *m, const atomic_bool *stop) {
+  return !hash_is_zero(m->hash) || model_file_read_hash(m->file, stop, &m->hash);
+}
+
+bool text_model_is(text_model *m, hash16 recorded) {
+  return hash_equal(recorded, m->fingerprint) || (text_model_hash(m, NULL) && hash_equal(recorded, m->hash));
+}
+
 static void add_stop(text_model *m, int64_t id) {
   if (id < 0 || id >= m->config.vocab || m->stop_count == WIRE_STOPS_MAX) return;
   for (int32_t i = 0; i < m->stop_count; i++)

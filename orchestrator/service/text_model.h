@@ -10,6 +10,7 @@ typedef struct text_model {
   model_file *file;
   model_config config;
   hash16 fingerprint;
+  hash16 hash;       /* of the whole file, once text_model_hash has told it; zero: not known */
   tokenizer *tokens; /* from text_model_load on, as all below; NULL: the model has no vocabulary */
   /* NULL: there is no vocabulary, or the file's template is not built in, as chat_error says. */
   chat_template *chat;
@@ -27,6 +28,12 @@ int text_model_open_text(text_model *m, const char *path, err *e);
  * and neither is a missing vocabulary. */
 int text_model_load(text_model *m, const char *template, err *e);
 void text_model_close(text_model *m); /* closes whatever has been opened */
+
+/* Learns m->hash (model_file_read_hash). False: *stop (NULL: none) was set meanwhile. */
+bool text_model_hash(text_model *m, const atomic_bool *stop);
+/* Is this the model that a session's record names by its hash, or by its fingerprint as older versions did?
+ * It may be read for that. */
+bool text_model_is(text_model *m, hash16 recorded);
 
 #define TEXT_MODEL_CONTEXT_DEFAULT 4096 /* tokens, or the model's context if that is less */
 /* Sets *out to the context of a session for which `wanted` tokens are asked (0: the default). ERR_ARG when

@@ -55,7 +55,7 @@ typedef struct client_session {
   prefix committed;         /* what the ledger was given */
   uint8_t *accepted;        /* [capacity of committed] 1: an accepted token; NULL: not wanted */
   sampler_ranked *logprobs; /* [capacity of committed - prompt_length][options.logprobs]; NULL: not wanted */
-  uint32_t plain_us;        /* of the target's plain steps, as it told with the last tokens; 0: it did not */
+  uint32_t plain_us;        /* of the target's plain steps, as it told last; 0: it did not */
   bool in_ledger;           /* its beginning is durable there, so that frames may go out */
   int32_t acked;            /* tokens that the target was told are durable */
   int32_t durable;          /* how many were when that was noted last, */
@@ -97,10 +97,11 @@ typedef struct client_session {
   char numerics[WIRE_STRING_MAX + 1];
   bool numerics_changed; /* targets of different numerics have decoded */
 
-  wire_finish finish;             /* 0: the session goes on */
-  int code;                       /* ERR_ when finish is error */
-  char text[WIRE_STRING_MAX + 1]; /* the sentence for code; else what the target says of its plain steps */
-  char off_reason[WIRE_STRING_MAX + 1]; /* from DONE */
+  wire_finish finish;                   /* 0: the session goes on */
+  int code;                             /* ERR_ when finish is error */
+  char text[WIRE_STRING_MAX + 1];       /* the sentence for code */
+  char off_reason[WIRE_STRING_MAX + 1]; /* from DONE, */
+  uint32_t off;                         /* with its number (wire_off) */
   session_stats stats;
   uint64_t accepted_per_pos[WIRE_POSITIONS_MAX]; /* of the total that a client sees */
 } client_session;

@@ -137,8 +137,9 @@ static void on_tokens(client_step *c, client_session *s, const msg *m) {
 static void take_counts(client_step *c, client_session *s, const msg_done *d) {
   session_stats_report(&s->stats, &d->stats);
   client_text(s->off_reason, d->off_reason);
-  if (strcmp(s->off_reason, WIRE_OFF_UNATTACHED) == 0) failover_explain_unattached(c, s);
-  if (!d->code && s->finish != WIRE_FINISH_ERROR) client_text(s->text, d->text);
+  s->off = d->off;
+  if (d->plain_us) s->plain_us = d->plain_us;
+  if (s->off == WIRE_OFF_UNATTACHED) failover_explain_unattached(c, s);
 }
 
 /* The engine failed, perhaps for want of memory: another target may have what this one lacks. But a wait that
@@ -175,7 +176,7 @@ static void on_done(client_step *c, client_session *s, const msg *m) {
   take_counts(c, s, d);
   char text[WIRE_STRING_MAX + 1];
   client_text(text, d->text);
-  session_finish(c, s, d->finish, d->code, text, false);
+  session_finish(c, s, d->finish, d->code, d->code ? text : NULL, false);
 }
 
 /* Its context or its blocks are too few, for good, or its memory, now: another one may have more. False:

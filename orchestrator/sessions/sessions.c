@@ -29,6 +29,7 @@ int sessions_alloc(sessions_machine **out, const sessions_options *options, err 
   msg_hello self = {.role = WIRE_ROLE_ORCHESTRATOR,
                     .incarnation = options->incarnation,
                     .model_fingerprint = options->model_fingerprint,
+                    .model_hash = options->model_hash,
                     .vocabulary_hash = options->vocabulary_hash,
                     .vocabulary_size = options->vocabulary_size,
                     .session_max = SESSIONS_MAX};
@@ -226,6 +227,7 @@ bool sessions_get(const sessions_machine *m, uint64_t session, sessions_view *ou
                          .text = s->text,
                          .uncounted = session_stats_missing(&s->stats, s->committed.length),
                          .off_reason = why_off(s),
+                         .unpaid = why_off(s) == s->off_reason && s->off == WIRE_OFF_UNPAID,
                          .draft_method = s->want_draft ? s->method : "",
                          .numerics_id = s->numerics,
                          .numerics_changed = s->numerics_changed,
@@ -361,9 +363,9 @@ static void on_message(client_step *c, peer_id id, const msg *m) {
     break;
   case ROSTER_REFUSED:
     break;
-  case ROSTER_HANDLED: /* after a HELLO that does not fit, the worker that was there before is gone */
-    if (m->type == MSG_HELLO && !roster_find(&c->all->roster, id))
-      failover_worker_lost(c, id, "the worker is another one now");
+  case ROSTER_HANDLED: /* after a HELLO or a WELCOME that does not fit, who was there before is gone */
+    if ((m->type == MSG_HELLO || m->type == MSG_ERROR) && !roster_find(&c->all->roster, id))
+      failover_worker_lost(c, id, "the worker is another one now, or has another model");
     break;
   case ROSTER_PASS:
     session_frames_take(c, from, m);

@@ -10,9 +10,10 @@
 
 typedef struct sessions_options {
   wire_id incarnation;
-  hash16 model_fingerprint, vocabulary_hash; /* zero: unknown, and not compared with the workers' */
-  int32_t vocabulary_size;                   /* 0: unknown */
-  uint64_t (*random)(void *context);         /* for ids, seeds and tickets; seeded in the simulation */
+  /* zero: unknown, and not compared with the workers' */
+  hash16 model_fingerprint, model_hash, vocabulary_hash;
+  int32_t vocabulary_size;           /* 0: unknown */
+  uint64_t (*random)(void *context); /* for ids, seeds and tickets; seeded in the simulation */
   void *random_context;
   ledger ledger;           /* borrowed */
   uint64_t target_wait_us; /* how long a session may be without any target; 0: SESSIONS_TARGET_WAIT_US */
@@ -67,14 +68,15 @@ typedef struct sessions_view { /* what a client may see of its session */
   /* [length - prompt_length][options.logprobs] of the output, as in TOKENS; NULL: not asked for. Tokens of
    * earlier runs have none. */
   const sampler_ranked *logprobs;
-  uint32_t plain_us;  /* with accepted: a plain step of the target takes so long; 0: not known (yet) */
+  uint32_t plain_us;  /* a plain step of the target takes so long; 0: not known, or yet (without accepted) */
   int32_t logged;     /* how many of `length` may be shown; at first it may be less than prompt_length */
   wire_finish finish; /* 0: it goes on */
   int code;           /* ERR_ when finish is error */
-  const char *text;   /* the sentence for code; otherwise what the target says of its plain steps, or "" */
+  const char *text;   /* the sentence for code, or "" */
   msg_stats stats;   /* zero before finish is set, complete in SESSIONS_FINISHED; valid until the next call */
   int32_t uncounted; /* output tokens that stats do not cover: of a target that died, or of an earlier run */
   const char *off_reason;   /* why speculation was off at the end; "": it was on */
+  bool unpaid;              /* because it was tried and did not pay for itself */
   const char *draft_method; /* "" without a draft */
   const char *numerics_id;  /* of the target that decodes, or did last */
   bool numerics_changed;    /* targets of different numerics have decoded this output */

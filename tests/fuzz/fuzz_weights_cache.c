@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { DATA = 5000, FILE_MAX = 1 << 16 };
 
-static const weights_key key = {.fingerprint = {{7}}, .layout = "fuzz", .bytes = DATA};
+static const weights_key key = {.model = {{7}}, .layout = "fuzz", .bytes = DATA};
 static char folder[64], path[4096];
 static uint8_t right[FILE_MAX];
 static size_t right_size;

@@ -31,7 +31,8 @@ pathlib.Path(STATE, "tandem").mkdir()
 pathlib.Path(STATE, "tandem/ledger.sqlite").touch()
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 os.environ["XDG_STATE_HOME"] = STATE
-os.environ["XDG_CONFIG_HOME"] = STATE  # nor are its keys
+os.environ["XDG_CONFIG_HOME"] = STATE  # nor are its keys,
+os.environ["XDG_CACHE_HOME"] = STATE  # nor what it remembers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("TANDEM_BIN", ROOT / "build/release/bin"))

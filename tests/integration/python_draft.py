@@ -194,7 +194,7 @@ class Draft:
     def tick(self, now):
         for peer in self.peers():
             if not peer.greeted and not peer.refused and now >= peer.next_hello:
-                sent = peer.send("HELLO", 0, 0, "tandem", 2, 3, 3, self.me, ZERO, ZERO, 0, "", "", "prompt-lookup",
+                sent = peer.send("HELLO", 0, 0, "tandem", 2, 4, 3, self.me, ZERO, ZERO, 0, "", "", "prompt-lookup",
                                  SESSIONS, 0, LIVE_NODES, ZERO, "")
                 peer.next_hello = now + (0.5 if sent else 0.0)  # not sent: the connection is not up yet
             elif peer.greeted and now >= peer.next_ping:

@@ -24,7 +24,7 @@ PING = "sequence:u64 time_us:u64 load:count"
 FIELDS = {
     "WELCOME": "magic:str version_min:u32 version_max:u32 role:u32 incarnation:bin16 model_fingerprint:bin16 "
                "vocabulary_hash:bin16 vocabulary_size:count numerics_id:str endpoint:str method:str session_max:count "
-               "context_max:count node_max:count host:bin16 device:str",
+               "context_max:count node_max:count host:bin16 device:str model_hash:bin16?",
     "ERROR": "code:i32 text:str", "PING": PING, "PONG": PING, "BYE": "", "END": "",
     "OPEN": "ticket:bin16 hash_seed:u64 base_length:length base_hash:bin16 tokens:token*131072 hash:bin16 "
             "prompt_length:length1 options:OPTIONS draft_expected:bool target_endpoint:str target_incarnation:bin16 "
@@ -92,7 +92,7 @@ def group(name, values):
     for key, kind in kinds:
         if kind.endswith("?") and key in fields:
             value = fields[key]
-            if not value or (isinstance(value, SimpleNamespace) and not any(vars(value).values())):
+            if not value or value == ZERO or (isinstance(value, SimpleNamespace) and not any(vars(value).values())):
                 raise Broken(f"R-LEFT-OUT: {name}.{key} is given")
         fields.setdefault(key, None)
     return SimpleNamespace(**fields)
@@ -125,7 +125,7 @@ def decode(frame, envelope):
     if name == "WELCOME" and len(values) > 6:  # the versions come before the number of fields
         need(values[4] == "tandem", "R-HELLO-MAGIC")
         need(field("u32", values[5], "version_min") == field("u32", values[6], "version_max"), "R-WELCOME-VERSION")
-        need(values[5] in (2, 3), "R-HELLO-VERSION", VERSION)
+        need(values[5] in (2, 3, 4), "R-HELLO-VERSION", VERSION)
     m = group(name, values[4:])
     if name == "WELCOME":
         need(1 <= m.role <= 3, "R-ENUM")

@@ -35,6 +35,7 @@ static bool start_orchestrator(world *w) {
   int rc = storage_open(&w->disk, &w->ledger);
   w->orchestrator = world_incarnation(w);
   sessions_options o = {.incarnation = w->orchestrator,
+                        .model_hash = {{3}},
                         .vocabulary_size = TOY_VOCABULARY,
                         .targets_return = w->targets_return,
                         .part_tokens = part_tokens(w),
@@ -56,6 +57,7 @@ static bool start_target(world *w, int index) {
   worker_node *n = &w->nodes[index];
   int32_t blocks = w->is_long ? BLOCKS_OF_LONG : TOY_BLOCKS_VIRTUAL;
   target_options o = {.incarnation = n->incarnation,
+                      .model_hash = {{3}},
                       .vocabulary_size = TOY_VOCABULARY,
                       .numerics_id = "toy",
                       .endpoint = programs_addresses[index],

@@ -36,7 +36,7 @@ REQUEST = "taps type fc from horizon".split()
 GRANT = "width type fused from".split()
 FIELDS = {
     "HELLO": ["magic"] + HELLO,
-    "WELCOME": ["magic"] + HELLO,
+    "WELCOME": ["magic"] + HELLO + ["model_hash"],
     "ERROR": ["code", "text"],
     "PING": ["sequence", "time_us", "load"],
     "PONG": ["sequence", "time_us", "load"],
@@ -52,7 +52,7 @@ FIELDS = {
     "TOKENS": ["base_length", "tokens", "hash", "accepted", "wanted"],
     "ACK": ["length", "hash"],
     "RESEND": ["from"],
-    "DONE": ["length", "hash", "finish", "code", "text", "off_reason", "stats"],
+    "DONE": ["length", "hash", "finish", "code", "text", "off_reason", "stats", "numbers"],
     "ATTACH": ["length", "hash", "ticket", "generation", "request"],
     "ATTACHED": ["length", "hash", "generation", "grant"],
     "NODES": ["generation", "base_length", "base_hash", "first_id", "parents", "tokens", "scores", "done", "features"],
@@ -62,8 +62,10 @@ FIELDS = {
 }
 EXTRAS = "presence_penalty frequency_penalty bias_tokens bias_values logprobs grammar".split()
 WANTED = ["logprob_tokens", "logprobs", "plain_us"]
-GROUPS = {"options": OPTIONS, "extras": EXTRAS, "wanted": WANTED, "stats": STATS, "ahead": AHEAD, "request": REQUEST, "grant": GRANT}
-LEFT_OUT = {"ATTACH": "request", "ATTACHED": "grant", "NODES": "features", "OPEN": "accepted_wanted", "TOKENS": "wanted", "wanted": "plain_us",
+NUMBERS = ["off", "plain_us"]
+GROUPS = {"options": OPTIONS, "extras": EXTRAS, "wanted": WANTED, "stats": STATS, "ahead": AHEAD, "request": REQUEST,
+          "grant": GRANT, "numbers": NUMBERS}
+LEFT_OUT = {"WELCOME": "model_hash", "DONE": "numbers", "ATTACH": "request", "ATTACHED": "grant", "NODES": "features", "OPEN": "accepted_wanted", "TOKENS": "wanted", "wanted": "plain_us",
             "options": "extras", "extras": "grammar", "stats": "ahead"}  # the last field may be left out
 
 ZERO = bytes(16)
@@ -71,6 +73,7 @@ ORCHESTRATOR = bytes.fromhex("0b0d5e1fa1e54c0f9d1f0e7a6c3b2a10")
 TARGET = bytes.fromhex("7a46e7a1c0de4f00a1b2c3d4e5f60718")
 DRAFT = bytes.fromhex("d4af7d4af7d44a4f8e9fa0b1c2d3e4f5")
 TICKET = bytes.fromhex("71c3e771c3e7441f92837465564738a9")
+WHOLE = bytes.fromhex("1dff70ef9e211d0ab8951aa641e75aa1")
 MODEL = bytes.fromhex("b179c9523d0e6a0f98a330c7562b6827")
 VOCABULARY = bytes.fromhex("50ca81a250ca81a250ca81a250ca81a2")
 HOST = bytes.fromhex("4057f00d4057f00d4057f00d4057f00d")
@@ -158,7 +161,7 @@ def good(name, kind, fields, to=TARGET, session=None, epoch=None, frame=None):
 
 
 def hello(**changed):
-    fields = dict(magic="tandem", version_min=2, version_max=3, role=3, incarnation=DRAFT,
+    fields = dict(magic="tandem", version_min=2, version_max=4, role=3, incarnation=DRAFT,
                   model_fingerprint=ZERO, vocabulary_hash=ZERO, vocabulary_size=0, numerics_id="", endpoint="",
                   method="ngram", session_max=4, context_max=0, node_max=1024, host=HOST, device="")
     fields.update(changed)
@@ -293,8 +296,10 @@ def make_good():
     good("welcome_orchestrator", "WELCOME", welcome(hello_orchestrator()), to=DRAFT)
     good("welcome_target", "WELCOME", welcome(hello_target()), to=DRAFT)
     good("welcome_version_2", "WELCOME", hello_target(version_max=2), to=DRAFT)
+    good("welcome_hash", "WELCOME", welcome(hello_orchestrator(model_hash=WHOLE)), to=TARGET)
+    good("welcome_hash_most", "WELCOME", welcome(hello_orchestrator(model_hash=b"\xff" * 16)), to=TARGET)
 
-    good("error_version", "ERROR", dict(code=-11, text="this program speaks versions 2 to 3, the peer 4 to 5: "
+    good("error_version", "ERROR", dict(code=-11, text="this program speaks versions 2 to 4, the peer 5 to 6: "
                                                        "update the older one"), to=ZERO, session=0, epoch=0)
     good("error_session", "ERROR", dict(code=-14, text="no such session: it may not have been opened yet"), to=DRAFT)
     good("error_unknown_code", "ERROR", dict(code=-2**31, text=""), to=DRAFT)
@@ -417,6 +422,9 @@ def make_good():
          to=ORCHESTRATOR)
     good("done_distinct", "DONE", done(stats={**{k: i + 1 for i, k in enumerate(STATS)}, "accepted_per_pos": [101, 102],
                                               "ahead": dict(verdicts=201, ahead_hits=202, survivors=203)}), to=ORCHESTRATOR)
+    good("done_numbers", "DONE", done(numbers=dict(off=2, plain_us=5405)), to=ORCHESTRATOR)
+    good("done_numbers_least", "DONE", done(numbers=dict(off=1, plain_us=0)), to=ORCHESTRATOR)
+    good("done_numbers_most", "DONE", done(numbers=dict(off=U32, plain_us=U32)), to=ORCHESTRATOR)
     good("done_ahead_least", "DONE", done(stats=stats(ahead=dict(verdicts=1, ahead_hits=0, survivors=0))), to=ORCHESTRATOR)
 
     good("attach", "ATTACH", dict(state(3, PROMPT), ticket=TICKET, generation=0))
@@ -635,17 +643,21 @@ def make_bad():
     h = lambda path, value, **k: broken("HELLO", hello(**k), path, value)
     bad("hello_magic", "R-HELLO-MAGIC", h(["magic"], "Tandem"), "HELLO.magic")
     bad("welcome_magic_bin", "R-HELLO-MAGIC", broken("WELCOME", welcome(hello_target()), ["magic"], b"tandem", to=DRAFT), "WELCOME.magic")
-    bad("hello_version_zero", "R-HELLO-RANGE", h(["version_min"], 0), "versions 0 to 3")
-    bad("hello_version_turned", "R-HELLO-RANGE", h(["version_min"], 4, version_max=3), "versions 4 to 3")
-    bad("hello_version_later", "R-HELLO-VERSION", h(["version_min"], 4, version_max=5), "versions 4 to 5, this program 2 to 3", VERSION)
+    bad("hello_version_zero", "R-HELLO-RANGE", h(["version_min"], 0), "versions 0 to 4")
+    bad("hello_version_turned", "R-HELLO-RANGE", h(["version_min"], 5, version_max=4), "versions 5 to 4")
+    bad("hello_version_later", "R-HELLO-VERSION", h(["version_min"], 5, version_max=6), "versions 5 to 6, this program 2 to 4", VERSION)
     old = [v for k, v in hello().items() if k not in ("host", "device")]
     old[1:3] = 1, 1
     bad("hello_version_earlier", "R-HELLO-VERSION", pack([1, ZERO, 0, 0] + old), "versions 1 to 1", VERSION)
     bad("hello_version_later_fields", "R-HELLO-VERSION", pack([1, ZERO, 0, 0, "tandem", 9, 9, ["what", "ever"]]),
         "versions 9 to 9", VERSION)
-    bad("welcome_version", "R-HELLO-VERSION", broken("WELCOME", hello_target(version_max=4), ["version_min"], 4, to=DRAFT),
+    bad("welcome_version", "R-HELLO-VERSION", broken("WELCOME", hello_target(version_max=5), ["version_min"], 5, to=DRAFT),
         "WELCOME speaks", VERSION)
-    bad("welcome_two_versions", "R-WELCOME-VERSION", broken("WELCOME", hello_target(), ["version_min"], 2, to=DRAFT), "versions 2 and 3")
+    bad("welcome_two_versions", "R-WELCOME-VERSION", broken("WELCOME", hello_target(), ["version_min"], 2, to=DRAFT), "versions 2 and 4")
+    wh = lambda value: broken("WELCOME", welcome(hello_orchestrator(model_hash=WHOLE)), ["model_hash"], value, to=TARGET)
+    bad("welcome_hash_zero", "R-LEFT-OUT", wh(ZERO), "WELCOME.model_hash is given")
+    bad("welcome_hash_short", "R-BIN16", wh(bytes(15)), "WELCOME.model_hash")
+    bad("hello_hash", "R-FIELDS", pack(message("HELLO", ZERO, 0, 0, hello()) + [WHOLE]), "HELLO has 21")
     bad("hello_incarnation_zero", "R-HELLO-INCARNATION", h(["incarnation"], ZERO), "incarnation")
     bad("hello_role_zero", "R-ENUM", h(["role"], 0), "HELLO.role is 0")
     bad("hello_role_beyond", "R-ENUM", h(["role"], 4), "HELLO.role is 4")
@@ -878,6 +890,10 @@ def make_bad():
     bad("done_error_without_code", "R-DONE-CODE", dn(["finish"], 4), "finish is 4 and code 0")
     bad("done_text_nil", "R-TYPE", dn(["text"], None), "DONE.text")
     bad("done_off_reason_long", "R-STRING-LIMIT", dn(["off_reason"], "x" * 513), "DONE.off_reason", LIMIT)
+    numbered = lambda path, value: dn(["numbers", *path], value, numbers=dict(off=1, plain_us=0))
+    bad("done_numbers_empty", "R-LEFT-OUT", numbered(["off"], 0), "DONE.numbers is given")
+    bad("done_numbers_negative", "R-INT-LOW", numbered(["plain_us"], -1), "DONE.numbers.plain_us")
+    bad("done_numbers_nil", "R-TYPE", pack(message("DONE", ORCHESTRATOR, 77, 1, done()) + [None]), "DONE.numbers is")
     bad("done_stats_integer", "R-TYPE", pack(message("DONE", ORCHESTRATOR, 77, 1, done())[:-1] + [0]), "DONE.stats is")
     bad("done_stats_negative", "R-INT-LOW", dn(["stats", "wait_us"], -1), "DONE.stats.wait_us")
     bad("done_positions_many", "R-LIST-LIMIT", dn(["stats", "accepted_per_pos"], [1] * 65), "DONE.stats.accepted_per_pos", LIMIT)

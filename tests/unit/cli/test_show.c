@@ -74,7 +74,6 @@ static void test_the_gain_is_told_while_the_answer_comes(void **state) {
   assert_non_null(strstr(line, ", 1.60 times plain decoding, "));
   c.count = c.fresh;
   c.end_us = 1500000;
-  snprintf(c.plain_speed, sizeof c.plain_speed, WIRE_PLAIN_SPEED, 49.6); /* rounded */
   show_gain(completion_plain_speed(&c), completion_tokens_per_second(&c), closing);
   assert_non_null(strstr(line, closing)); /* what the end says */
 }
@@ -97,10 +96,10 @@ static void test_the_plain_speed_of_an_answer_is_kept_for_the_next(void **state)
   async_output out = {.fd = -1};
   show s;
   show_init(&s, SHOW_NEVER, &out);
-  snprintf(c.plain_speed, sizeof c.plain_speed, WIRE_PLAIN_SPEED, 40.0);
+  c.plain_us = 25000;
   assert_int_equal(show_end(&s, &c), ERR_OK);
   assert_int_equal((int)s.plain, 40);
-  c.plain_speed[0] = 0;
+  c.plain_us = 0;
   assert_int_equal(show_end(&s, &c), ERR_OK);
   assert_int_equal((int)s.plain, 40);
 }

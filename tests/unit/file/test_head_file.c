@@ -203,35 +203,6 @@ static void quantises_matrices(void **state) {
   folder_remove(&f);
 }
 
-static hash16 fingerprint(const char *path) {
-  model_config target = head_target(&HEAD_SMALL);
-  head_file *h;
-  err e;
-  if (head_file_open(&h, path, &target, &e)) fail_msg("%s", e.text);
-  hash16 hash = head_file_fingerprint(h);
-  head_file_close(h);
-  return hash;
-}
-
-static void tells_heads_apart(void **state) {
-  (void)state;
-  static head_builder b, other;
-  const int64_t ids[24] = {0};
-  b = (head_builder){0};
-  other = (head_builder){.ids = ids};
-  folder same = head_folder(&b, &HEAD_SMALL, ""), ordered = head_folder(&other, &HEAD_SMALL, "");
-  hash16 first = fingerprint(same.path), again = fingerprint(same.path), second = fingerprint(ordered.path);
-  assert_memory_equal(&first, &again, sizeof first);
-  assert_memory_not_equal(&first, &second, sizeof first);
-  b = (head_builder){0};
-  folder normed = head_folder(&b, &HEAD_SMALL, "\"norm_before_residual\":true,");
-  second = fingerprint(normed.path);
-  assert_memory_not_equal(&first, &second, sizeof first);
-  folder_remove(&same);
-  folder_remove(&ordered);
-  folder_remove(&normed);
-}
-
 /* ---- refusals ---- */
 
 static void expect_refusal(head_builder *b, const head_shape *s, const char *config,
@@ -379,7 +350,6 @@ int main(void) {
       cmocka_unit_test(reads_a_full_vocabulary),
       cmocka_unit_test(keeps_the_first_rows),
       cmocka_unit_test(quantises_matrices),
-      cmocka_unit_test(tells_heads_apart),
       cmocka_unit_test(refuses_wrong_tensors),
       cmocka_unit_test(refuses_another_target),
       cmocka_unit_test(refuses_wrong_configurations),

@@ -4,6 +4,7 @@
 #include "common/file/model_file.h"
 #include "common/file/json.h"
 
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 
@@ -247,6 +248,24 @@ static model_file *open_right(const folder *f) {
   return m;
 }
 
+static hash16 hash_of(const model_file *m) {
+  hash16 h;
+  assert_true(model_file_read_hash(m, NULL, &h));
+  return h;
+}
+
+static void flip_last_byte(const folder *f, const char *name) {
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/%s", f->path, name);
+  FILE *file = fopen(path, "r+b");
+  assert_non_null(file);
+  assert_int_equal(fseek(file, -1, SEEK_END), 0);
+  int byte = fgetc(file);
+  assert_int_equal(fseek(file, -1, SEEK_END), 0);
+  fputc(byte ^ 1, file);
+  assert_int_equal(fclose(file), 0);
+}
+
 static void assert_refused(const folder *f, int code, const char *part) {
   model_file *m;
   err e = {0};
@@ -274,7 +293,7 @@ static void reads_a_folder(void **state) {
   assert_true(hash_is_zero(h));
   assert_int_equal(model_file_stops(m, stops), 1);
   assert_int_equal(stops[0], 2);
-  hash16 before = model_file_fingerprint(m);
+  hash16 before = model_file_fingerprint(m), whole = hash_of(m);
   model_file_close(m);
   /* transformers stops by generation_config.json first */
   folder_put_text(&f, "generation_config.json", "{\"eos_token_id\": [7, 9, 7, 50, -1]}");
@@ -282,6 +301,7 @@ static void reads_a_folder(void **state) {
   assert_int_equal(model_file_stops(m, stops), 2);
   assert_true(stops[0] == 7 && stops[1] == 9);
   assert_false(hash_equal(before, model_file_fingerprint(m)));
+  assert_false(hash_equal(whole, hash_of(m)));
   model_file_close(m);
   folder_put_text(&f, "generation_config.json", "{\"eos_token_id\": [7, \"9\"]}");
   assert_refused(&f, ERR_FORMAT, "eos_token_id is neither");
@@ -345,12 +365,40 @@ static void refuses_a_folder(void **state) {
   folder_remove(&f);
 }
 
+/* Wherever in a folder two models differ. */
+static void a_folder_has_the_hash_of_all_its_files(void **state) {
+  (void)state;
+  folder f = folder_make();
+  folder_put_text(&f, "config.json", TYPE("llama") "}");
+  put_model(&f, NULL, NULL);
+  model_file *m = open_right(&f);
+  hash16 plain = hash_of(m), sample = model_file_fingerprint(m);
+  assert_true(hash_equal(plain, hash_of(m)));
+  model_file_close(m);
+  flip_last_byte(&f, "model.safetensors");
+  m = open_right(&f);
+  assert_true(hash_equal(sample, model_file_fingerprint(m))); /* which is why there is another hash */
+  assert_false(hash_equal(plain, hash_of(m)));
+  model_file_close(m);
+  flip_last_byte(&f, "model.safetensors");
+  folder_put_text(&f, "tokenizer.json", "{}");
+  m = open_right(&f);
+  hash16 vocabulary = hash_of(m);
+  assert_false(hash_equal(plain, vocabulary));
+  model_file_close(m);
+  folder_put_text(&f, "tokenizer.json", "{ }");
+  m = open_right(&f);
+  assert_false(hash_equal(vocabulary, hash_of(m)));
+  model_file_close(m);
+  folder_remove(&f);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(reads_config),         cmocka_unit_test(means_by_silence),
       cmocka_unit_test(reads_rotary_scaling), cmocka_unit_test(reads_windows),
       cmocka_unit_test(refuses_config),       cmocka_unit_test(reads_a_folder),
-      cmocka_unit_test(refuses_a_folder),
+      cmocka_unit_test(refuses_a_folder),     cmocka_unit_test(a_folder_has_the_hash_of_all_its_files),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

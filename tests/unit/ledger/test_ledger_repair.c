@@ -2,6 +2,7 @@
 #include "orchestrator/ledger/ledger_repair.h"
 #include "orchestrator/ledger/ledger_check.h"
 #include "orchestrator/ledger/owner_lock.h"
+#include "common/base/user_folder.h"
 #include "tests/ledger_support.h"
 
 #include "tests/damage_support.h"
@@ -143,7 +144,7 @@ static void test_what_is_no_ledger_stays(void **state) {
   int told = 0;
   err e = {0};
   assert_int_equal(ledger_repair(p->path, count_sessions, &told, &r, &e), ERR_GONE);
-  ledger_database_make_folders(p->path);
+  user_folder_make_parents(p->path);
   b.size = 20000;
   memset(b.data, 'x', b.size);
   write_bytes(p->path, "", &b);

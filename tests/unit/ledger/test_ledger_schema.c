@@ -1,5 +1,6 @@
 /* libs: ledger base */
 #include "orchestrator/ledger/ledger_schema.h"
+#include "common/base/user_folder.h"
 #include "tests/ledger_support.h"
 
 /* As the tandem before made it: no checksums, no empty piece, one session that has ended, one without output
@@ -27,7 +28,7 @@ static const char old_ledger[] =
 
 static void make_old(const char *path) {
   sqlite3 *db;
-  ledger_database_make_folders(path);
+  user_folder_make_parents(path);
   assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
   const char *rest = old_ledger;
   while (*rest) {

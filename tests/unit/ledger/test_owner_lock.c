@@ -1,11 +1,12 @@
 /* libs: ledger base */
+#include "common/base/user_folder.h"
 #include "tests/ledger_support.h"
 
 #include "common/base/hash.h"
 #include "orchestrator/ledger/owner_lock.h"
 
 static void make_folder_of(const char *path) {
-  ledger_database_make_folders(path);
+  user_folder_make_parents(path);
   assert_true(ledger_database_make(path));
 }
 

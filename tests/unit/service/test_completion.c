@@ -502,18 +502,6 @@ static void test_the_sink_is_told_which_text_came_with_accepted_tokens(void **st
   }
 }
 
-static void test_a_plain_speed_is_read_from_what_the_target_says(void **state) {
-  (void)state;
-  completion c = {0};
-  assert_true(completion_plain_speed(&c) == 0);
-  snprintf(c.plain_speed, sizeof c.plain_speed, WIRE_PLAIN_SPEED, 277.0);
-  assert_true(completion_plain_speed(&c) == 277);
-  snprintf(c.plain_speed, sizeof c.plain_speed, "something else");
-  assert_true(completion_plain_speed(&c) == 0);
-  c.plain_us = 3200;
-  assert_true(completion_plain_speed(&c) == 312.5);
-}
-
 static void test_a_gain_needs_both_speeds(void **state) {
   (void)state;
   assert_true(completion_gain(300, 200) == 1.5);
@@ -711,7 +699,6 @@ int main(void) {
       cmocka_unit_test(test_a_stop_takes_back_what_was_logged),
       cmocka_unit_test(test_bursts_of_every_size_give_the_same_text),
       cmocka_unit_test(test_the_sink_is_told_which_text_came_with_accepted_tokens),
-      cmocka_unit_test(test_a_plain_speed_is_read_from_what_the_target_says),
       cmocka_unit_test(test_a_gain_needs_both_speeds),
       cmocka_unit_test(test_every_split_of_one_answer_gives_the_same_text),
       cmocka_unit_test(test_what_an_end_has_shown_is_not_shown_again),

@@ -135,7 +135,7 @@ static void test_open_waits_for_the_ledger(void **state) {
   register_workers(w, TARGET, DRAFT);
   w->ledger.held = PROMPT_LENGTH;
   start_request(w, &r);
-  pass(w, SESSIONS_TARGET_WAIT_US + 1000000, TARGET, DRAFT); /* whatever it takes */
+  pass(w, SESSIONS_LEDGER_WAIT_US - 1000000, TARGET, DRAFT);
   assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_OPEN), 0);
   assert_int_equal(view(w).logged, 0);
   w->ledger.held = 0;
@@ -143,8 +143,8 @@ static void test_open_waits_for_the_ledger(void **state) {
   rig_say(&w->r, TARGET, ping_message(MSG_PING, SELF, 1, 1, 0));
   opened(w, DRAFT);
   opened(w, TARGET);
-  pass(w, 1000000, TARGET, DRAFT);
-  expect_state(w, SESSIONS_OPENING); /* that time was not the target's */
+  pass(w, 2000000, TARGET, DRAFT);
+  expect_state(w, SESSIONS_OPENING); /* that time was not the target's, or it would have been too long */
   rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
   w->ledger.held = 2;
   send_tokens(w, TARGET, 3, 4);

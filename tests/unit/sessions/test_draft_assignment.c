@@ -23,7 +23,8 @@ static void run_session(world *w) {
 static void end_unattached(world *w) {
   send_tokens(w, TARGET, PROMPT_LENGTH, 1);
   msg m = done_message(w, PROMPT_LENGTH + 1, WIRE_FINISH_LENGTH);
-  m.u.done.off_reason = wire_text(WIRE_OFF_UNATTACHED);
+  m.u.done.off_reason = wire_text("none is attached");
+  m.u.done.off = WIRE_OFF_UNATTACHED;
   rig_say(&w->r, TARGET, m);
   assert_int_equal(view(w).finish, WIRE_FINISH_LENGTH);
 }

@@ -65,7 +65,8 @@ static void test_a_session_knows_that_its_draft_would_be_a_drained_one(void **st
   rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
   send_tokens(w, TARGET, PROMPT_LENGTH, 2);
   msg done = done_message(w, PROMPT_LENGTH + 2, WIRE_FINISH_LENGTH);
-  done.u.done.off_reason = wire_text(WIRE_OFF_UNATTACHED);
+  done.u.done.off_reason = wire_text("none is attached");
+  done.u.done.off = WIRE_OFF_UNATTACHED;
   rig_say(&w->r, TARGET, done);
   assert_non_null(strstr(view(w).off_reason, "is drained"));
 }

@@ -254,6 +254,25 @@ static void test_done_with_an_error_fails_the_session(void **state) {
   assert_string_equal(v.off_reason, "no draft");
 }
 
+static void test_done_tells_numbers(void **state) {
+  world *w = *state;
+  for (uint32_t off = WIRE_OFF_OTHER; off <= WIRE_OFF_UNPAID + 1; off++) { /* the last one is not known yet */
+    start_running(w, true);
+    send_tokens(w, TARGET, 3, 2);
+    msg m = done_message(w, 5, WIRE_FINISH_LENGTH);
+    m.u.done.text = wire_text("plain decoding: about 130 tok/s"); /* as an older target says it */
+    m.u.done.off_reason = wire_text("some reason");
+    m.u.done.off = off;
+    m.u.done.plain_us = 5405;
+    rig_say(&w->r, TARGET, m);
+    sessions_view v = view(w);
+    assert_int_equal(v.finish, WIRE_FINISH_LENGTH);
+    assert_int_equal(v.unpaid, off == WIRE_OFF_UNPAID);
+    assert_int_equal(v.plain_us, 5405);
+    assert_string_equal(v.text, "");
+  }
+}
+
 static void test_done_of_another_prefix_is_repaired(void **state) {
   world *w = *state;
   start_running(w, false);
@@ -534,6 +553,7 @@ int main(void) {
       CASE(test_done_ends_the_session),
       CASE(test_done_may_overtake_the_last_tokens),
       CASE(test_done_with_an_error_fails_the_session),
+      CASE(test_done_tells_numbers),
       CASE(test_done_of_another_prefix_is_repaired),
       CASE(test_done_counts_only_with_all_that_was_logged),
       CASE(test_admit_may_keep_fewer_tokens),

@@ -25,6 +25,21 @@ static void test_a_worker_with_another_model_is_refused(void **state) {
   assert_int_equal(sessions_worker_count(w->o, WIRE_ROLE_TARGET), 0);
 }
 
+/* It has been welcomed, and has found that its file differs. */
+static void test_a_target_with_another_model_is_left(void **state) {
+  world *w = *state;
+  register_workers(w, TARGET, 0);
+  sessions_request r = request(false);
+  start_request(w, &r);
+  opened(w, TARGET);
+  rig_say(&w->r, TARGET, error_message(SELF, 0, 0, ERR_MISMATCH));
+  assert_int_equal(sessions_worker_count(w->o, WIRE_ROLE_TARGET), 0);
+  expect_state(w, SESSIONS_WAITING);
+  rig_clear(&w->r);
+  register_workers(w, TARGET2, 0);
+  opened(w, TARGET2);
+}
+
 /* It has the next epoch, the whole prefix and the same hash seed. */
 static void test_a_session_of_another_process_goes_on(void **state) {
   world *w = *state;
@@ -278,6 +293,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_workers_register_and_are_lost),
       CASE(test_a_worker_with_another_model_is_refused),
+      CASE(test_a_target_with_another_model_is_left),
       CASE(test_a_session_of_another_process_goes_on),
       CASE(test_a_session_whose_epoch_is_not_recorded_may_be_tried_again),
       CASE(test_a_session_with_all_its_tokens_does_not_go_on),

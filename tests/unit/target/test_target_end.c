@@ -1,6 +1,8 @@
 /* libs: target wire speculative base */
 #include "tests/target_support.h"
 
+#include <math.h>
+
 static void test_max_tokens_ends_it(void **state) {
   world *w = *state;
   msg m = prompt_message();
@@ -212,8 +214,7 @@ static void test_a_stop_token_inside_the_accepted_chain_ends_it(void **state) {
   assert_int_equal(d->stats.forwards + d->stats.accepted, 2);
 }
 
-/* Only the target knows what its plain steps took: DONE says it in words where there were others to compare
- * with. */
+/* Only the target knows what its plain steps took: DONE says it where there were others to compare with. */
 static void test_done_reports_the_speed_of_plain_steps(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, false);
@@ -224,10 +225,32 @@ static void test_done_reports_the_speed_of_plain_steps(void **state) {
   const msg_done *d = &rig_only(&w->r, ORCH, MSG_DONE)->u.done;
   assert_true(d->stats.rounds > 0 && d->stats.plain_steps > 1);
   assert_int_equal(d->code, 0);
+  assert_true(held(w, S)->speculation.plain_us > 0);
+  assert_int_equal(d->plain_us, (uint32_t)lround(held(w, S)->speculation.plain_us));
+  assert_int_equal(d->text.size, 0);
+}
+
+/* In words, as it understands them. */
+static void test_an_older_orchestrator_is_told_the_speed_in_words(void **state) {
+  world *w = *state;
+  msg welcome = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, id_of(77)); /* it was started again */
+  welcome.to = SELF;
+  welcome.u.hello.version_min = welcome.u.hello.version_max = 3;
+  rig_say(&w->r, ORCH, welcome);
+  uint32_t g = open_with_draft(w, false);
+  uint64_t id = 1;
+  rounds_with_nodes(w, g, &id, 1);
+  while (held(w, S)->state == SESSION_RUNNING)
+    if (!run_job(w)) rig_advance(&w->r, 1000);
+  const msg_done *d = &rig_only(&w->r, ORCH, MSG_DONE)->u.done;
   char text[64];
   snprintf(text, sizeof text, "plain decoding: about %.0f tok/s", 1e6 / held(w, S)->speculation.plain_us);
-  assert_true(begins(d->text, text));
-  assert_int_equal(d->text.size, strlen(text));
+  assert_true(text_is(d->text, text));
+  assert_true(d->plain_us == 0 && d->off == 0);
+}
+
+static wire_off end_number(world *w) {
+  return (wire_off)rig_last(&w->r, ORCH, MSG_DONE)->u.done.off;
 }
 
 static wire_string end_reason(world *w) {
@@ -241,7 +264,23 @@ static void test_done_says_that_no_draft_attached(void **state) {
   msg m = prompt_message();
   m.u.open.draft_expected = true;
   say_and_open(w, m);
-  assert_true(text_is(end_reason(w), WIRE_OFF_UNATTACHED));
+  assert_true(text_is(end_reason(w), SESSION_UNATTACHED));
+  assert_int_equal(end_number(w), WIRE_OFF_UNATTACHED);
+}
+
+static void test_done_says_whether_the_draft_did_not_pay(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  end_reason(w);
+  for (uint32_t tries = 0; tries < 2; tries++) {
+    policy *p = &held(w, S)->speculation.policy;
+    p->state = POLICY_OFF;
+    p->tries = tries;
+    p->net = 0;
+    rig_clear(&w->r);
+    rig_advance(&w->r, TOKEN_STREAM_REPEAT_US); /* DONE again */
+    assert_int_equal(end_number(w), tries ? WIRE_OFF_UNPAID : WIRE_OFF_OTHER);
+  }
 }
 
 static void test_done_says_why_the_draft_left(void **state) {
@@ -282,7 +321,9 @@ int main(void) {
       CASE(test_end_is_answered_in_every_state),
       CASE(test_a_stop_token_inside_the_accepted_chain_ends_it),
       CASE(test_done_reports_the_speed_of_plain_steps),
+      CASE(test_an_older_orchestrator_is_told_the_speed_in_words),
       CASE(test_done_says_that_no_draft_attached),
+      CASE(test_done_says_whether_the_draft_did_not_pay),
       CASE(test_done_says_why_the_draft_left),
   };
   return run_over_both_caches(tests, sizeof tests / sizeof *tests);

@@ -175,6 +175,14 @@ static void is_hello(const json_t *f, const msg *m) {
   is_string(f, "device", h->device);
 }
 
+static void is_welcome(const json_t *f, const msg *m) {
+  is_hello(f, m);
+  if (json_object_get(f, "model_hash"))
+    is_bin16(f, "model_hash", m->u.hello.model_hash.bytes);
+  else
+    HOLDS(hash_is_zero(m->u.hello.model_hash));
+}
+
 static void is_error(const json_t *f, const msg *m) {
   IS_SIGNED(f, "code", m->u.error.code);
   is_string(f, "text", m->u.error.text);
@@ -363,6 +371,13 @@ static void is_done(const json_t *f, const msg *m) {
   is_string(f, "text", d->text);
   is_string(f, "off_reason", d->off_reason);
   is_stats(member(f, "stats"), &d->stats);
+  const json_t *numbers = json_object_get(f, "numbers");
+  if (!numbers) {
+    HOLDS(d->off == 0 && d->plain_us == 0);
+    return;
+  }
+  IS_UNSIGNED(numbers, "off", d->off);
+  IS_UNSIGNED(numbers, "plain_us", d->plain_us);
 }
 
 static const struct {
@@ -370,7 +385,7 @@ static const struct {
   msg_type type;
   void (*is)(const json_t *fields, const msg *m);
 } kinds[] = {
-    {"HELLO", MSG_HELLO, is_hello},    {"WELCOME", MSG_WELCOME, is_hello},
+    {"HELLO", MSG_HELLO, is_hello},    {"WELCOME", MSG_WELCOME, is_welcome},
     {"ERROR", MSG_ERROR, is_error},    {"PING", MSG_PING, is_ping},
     {"PONG", MSG_PONG, is_ping},       {"BYE", MSG_BYE, is_nothing},
     {"OPEN", MSG_OPEN, is_open},       {"OPENED", MSG_OPENED, is_state},

@@ -152,7 +152,7 @@ static void test_versions_that_do_not_meet_are_refused(void **state) {
   world *w = *state;
   static const struct {
     uint32_t min, max, met; /* the version chosen; 0: none */
-  } table[] = {{2, 2, 2}, {1, 2, 2}, {1, 9, 3}, {3, 9, 3}, {1, 1, 0}, {4, 9, 0}};
+  } table[] = {{2, 2, 2}, {1, 2, 2}, {1, 3, 3}, {1, 9, 4}, {4, 9, 4}, {1, 1, 0}, {5, 9, 0}};
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     msg m = peer_hello();
     m.u.hello.version_min = table[i].min;
@@ -329,6 +329,96 @@ static void test_a_refusal_of_our_hello_is_passed_on(void **state) {
     peer_id peer = (peer_id)(PEER + i);
     roster_connected(&w->table, peer, w->r.now, &w->r.out);
     assert_int_equal(hear(w, peer, error_message((wire_id){{0}}, 0, 0, codes[i])), ROSTER_REFUSED);
+  }
+}
+
+static msg target_at(wire_id incarnation, const char *endpoint) {
+  msg m = hello_message(MSG_HELLO, WIRE_ROLE_TARGET, incarnation);
+  m.u.hello.endpoint = wire_text(endpoint);
+  return m;
+}
+
+static msg welcome_with(hash16 model_hash) {
+  msg m = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, PEER_ID);
+  m.to = SELF_ID;
+  m.u.hello.model_hash = model_hash;
+  return m;
+}
+
+/* Its file differs somewhere behind the sample. */
+static void test_a_target_with_another_model_gives_up(void **state) {
+  world *w = *state;
+  const hash16 unknown = {{0}}, mine = some_hash(30), theirs = some_hash(31);
+  const struct {
+    hash16 mine, theirs;
+    bool fits;
+  } table[] = {
+      {mine, mine, true},      {mine, theirs, false},    {mine, unknown, true},
+      {unknown, theirs, true}, {unknown, unknown, true},
+  };
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    peer_id peer = (peer_id)(20 + i);
+    w->table.self.model_hash = table[i].mine;
+    roster_connected(&w->table, peer, w->r.now, &w->r.out);
+    rig_clear(&w->r);
+    msg m = welcome_with(table[i].theirs);
+    assert_int_equal(hear(w, peer, m), table[i].fits ? ROSTER_GREETED : ROSTER_REFUSED);
+    assert_int_equal(rig_count(&w->r, peer, MSG_ERROR), !table[i].fits);
+    if (table[i].fits) continue;
+    rig_expect_error(&w->r, peer, ERR_MISMATCH);
+    assert_non_null(strstr(roster_why_refused(&m).text, "another model"));
+  }
+}
+
+/* The orchestrator at the address may have been restarted with another model. */
+static void test_a_target_gives_up_at_a_later_welcome_too(void **state) {
+  world *w = *state;
+  w->table.self.model_hash = some_hash(30);
+  roster_connected(&w->table, PEER, w->r.now, &w->r.out);
+  assert_int_equal(hear(w, PEER, welcome_with(some_hash(30))), ROSTER_GREETED);
+  msg again = welcome_with(some_hash(31));
+  again.u.hello.incarnation = AGAIN_ID;
+  assert_int_equal(hear(w, PEER, again), ROSTER_REFUSED);
+}
+
+static void test_an_orchestrator_drops_a_target_that_has_another_model(void **state) {
+  world *w = *state;
+  w->table.self.role = WIRE_ROLE_ORCHESTRATOR;
+  w->table.self.model_hash = some_hash(30);
+  msg m = target_at(PEER_ID, "ipc:///a");
+  m.u.hello.vocabulary_hash = some_hash(20);
+  m.u.hello.model_fingerprint = some_hash(10);
+  m.u.hello.vocabulary_size = 100;
+  assert_int_equal(hear(w, PEER, m), ROSTER_GREETED);
+  assert_true(hash_equal(rig_only(&w->r, PEER, MSG_WELCOME)->u.hello.model_hash, some_hash(30)));
+  rig_clear(&w->r);
+  assert_int_equal(hear(w, PEER, error_message(SELF_ID, 5, 1, ERR_MISMATCH)), ROSTER_PASS); /* a session's */
+  assert_int_equal(hear(w, PEER, error_message(SELF_ID, 0, 0, ERR_GONE)), ROSTER_PASS);
+  assert_int_equal(hear(w, PEER, error_message(SELF_ID, 0, 0, ERR_MISMATCH)), ROSTER_HANDLED);
+  assert_null(roster_find(&w->table, PEER));
+  assert_int_equal(rig_count(&w->r, PEER, MSG_ERROR), 0);
+}
+
+/* Nobody but a target says so of itself. */
+static void test_a_draft_is_not_dropped_for_its_model(void **state) {
+  world *w = *state;
+  greet(w); /* as a target sees it */
+  assert_int_equal(hear(w, PEER, error_message(SELF_ID, 0, 0, ERR_MISMATCH)), ROSTER_PASS);
+  assert_non_null(roster_find(&w->table, PEER));
+  w->table.self.role = WIRE_ROLE_ORCHESTRATOR;
+  assert_int_equal(hear(w, PEER, error_message(SELF_ID, 0, 0, ERR_MISMATCH)), ROSTER_PASS);
+}
+
+static void test_an_older_peer_is_not_told_the_hash(void **state) {
+  world *w = *state;
+  w->table.self.model_hash = some_hash(30);
+  for (uint32_t version = 2; version <= WIRE_VERSION_MAX; version++) {
+    msg m = hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of((uint8_t)(20 + version)));
+    m.u.hello.version_max = version;
+    rig_clear(&w->r);
+    assert_int_equal(hear(w, 20 + version, m), ROSTER_GREETED);
+    const msg *answer = rig_only(&w->r, 20 + version, MSG_WELCOME);
+    assert_int_equal(hash_is_zero(answer->u.hello.model_hash), version < WIRE_VERSION_HASH);
   }
 }
 
@@ -602,12 +692,6 @@ static void test_an_incarnation_in_another_role_is_refused(void **state) {
   rig_expect_error(&w->r, OTHER, ERR_STATE);
   assert_null(roster_find(&w->table, OTHER));
   assert_int_equal(hear(w, 9, peer_hello()), ROSTER_GREETED); /* a draft calls again on another connection */
-}
-
-static msg target_at(wire_id incarnation, const char *endpoint) {
-  msg m = hello_message(MSG_HELLO, WIRE_ROLE_TARGET, incarnation);
-  m.u.hello.endpoint = wire_text(endpoint);
-  return m;
 }
 
 /* Two that live and have one address: the second is refused, again and again, and the first hears of it by a
@@ -885,6 +969,17 @@ static int run_liveness(void) {
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
 
+static int run_models(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(test_a_target_with_another_model_gives_up),
+      CASE(test_a_target_gives_up_at_a_later_welcome_too),
+      CASE(test_an_orchestrator_drops_a_target_that_has_another_model),
+      CASE(test_a_draft_is_not_dropped_for_its_model),
+      CASE(test_an_older_peer_is_not_told_the_hash),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_hello_is_welcomed),
@@ -928,5 +1023,5 @@ int main(void) {
       CASE(test_state_tells_what_is_held),
       CASE(test_a_long_error_is_cut),
   };
-  return run_liveness() + cmocka_run_group_tests(tests, NULL, NULL);
+  return run_liveness() + run_models() + cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include "common/base/program.h"
 #include "orchestrator/service/child_processes.h"
 #include "orchestrator/service/ledger_choice.h"
+#include "orchestrator/service/model_hashing.h"
 #include "orchestrator/service/socket_folder.h"
 #include "orchestrator/service/worker_command_line.h"
 #include "orchestrator/service/worker_restart.h"
@@ -16,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SIGNALS 3
+#define SIGNALS MODEL_HASHING_SIGNALS_MAX
 
 enum { NO_CHILD = -1 };
 
@@ -142,7 +143,7 @@ static void note_arrivals(service *s) {
 static void on_news(uv_async_t *async) {
   service *s = async->data;
   note_arrivals(s);
-  if (s->sessions) s->options.on_news(s->options.owner);
+  s->options.on_news(s->options.owner);
 }
 
 static void after_step(void *context) {
@@ -172,12 +173,14 @@ static bool is_ignored(int number) {
   return sigaction(number, NULL, &a) == 0 && a.sa_handler == SIG_IGN;
 }
 
+static const int watched_signals[SIGNALS] = {SIGINT, SIGTERM, SIGHUP};
+
 static bool watch_signals(service *s) {
-  static const int numbers[SIGNALS] = {SIGINT, SIGTERM, SIGHUP};
   for (int i = 0; i < SIGNALS; i++) {
     if (uv_signal_init(&s->loop, &s->signals[i]) != 0) return false;
     s->signals[i].data = s;
-    if (!is_ignored(numbers[i]) && uv_signal_start(&s->signals[i], on_signal, numbers[i]) != 0) return false;
+    int number = watched_signals[i];
+    if (!is_ignored(number) && uv_signal_start(&s->signals[i], on_signal, number) != 0) return false;
   }
   return true;
 }
@@ -366,35 +369,14 @@ static int open_ledger(service *s, const text_model *m, err *e) {
   return rc;
 }
 
-typedef struct hashing {
-  text_model *model;
-  uv_async_t *wake;
-  atomic_bool stop, done;
-} hashing;
-
-static void hash_elsewhere(void *context) {
-  hashing *h = context;
-  text_model_hash(h->model, &h->stop);
-  atomic_store(&h->done, true);
-  uv_async_send(h->wake);
-}
-
-/* A file that no program has read may take a while, in which signals still end this one, and its workers load
- * the same file. Without a thread it is read at once. */
-static void learn_hash(service *s, text_model *m) {
-  hashing h = {.model = m, .wake = &s->news};
-  uv_thread_t thread;
-  if (model_file_recall_hash(m->file, &m->hash)) return;
-  if (uv_thread_create(&thread, hash_elsewhere, &h) != 0) {
-    text_model_hash(m, NULL);
-    return;
+/* Ctrl-C ends the wait, where it ends the program. */
+static void learn_hash(const service *s, text_model *m) {
+  int numbers[SIGNALS], count = 0;
+  for (int i = 0; i < SIGNALS; i++) {
+    bool ends = watched_signals[i] != SIGINT || !s->options.on_interrupt;
+    if (ends && !is_ignored(watched_signals[i])) numbers[count++] = watched_signals[i];
   }
-  while (!atomic_load(&h.done)) {
-    uv_run(&s->loop, UV_RUN_ONCE);
-    if (s->signal || s->trouble.code) atomic_store(&h.stop, true);
-  }
-  uv_thread_join(&thread);
-  tell_owner(s); /* what came meanwhile */
+  model_hashing_learn(m, numbers, count);
 }
 
 int service_serve(service *s, text_model *m, err *e) {

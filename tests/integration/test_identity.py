@@ -4,12 +4,14 @@ registers."""
 import json
 import os
 import pathlib
+import re
 import shutil
+import signal
 import unittest
 
-from command_line import BAD_MODEL, OK, PROMPT, Command, tandem
+from command_line import BAD_MODEL, OK, PROMPT, TERMINATED, Command, tandem
 from placed import Served
-from support import MODEL, STATE, TARGET, Running, wait_until
+from support import MODEL, STATE, TANDEM, TARGET, Running, wait_until
 
 REFUSED = 5
 SHORT = ["--threads", "1", "--draft", "none", "--max-tokens", "4"]
@@ -75,6 +77,20 @@ class Identity(Command):
         served.ask([{"prompt": PROMPT, "max_tokens": 4}])
         self.assertEqual(len(served.wait(1)[0]["token_ids"]), 4)
         served.end()
+
+    def test_a_signal_ends_the_reading(self):
+        os.truncate(self.model, 1 << 40)  # a hole behind it, which takes minutes
+        args = ["serve-workers", "-m", self.path, "--listen", f"ipc://{self.folder}/o", "--ledger", "none"]
+        program = Running(self.folder, TANDEM, *args)
+        self.addCleanup(program.close)
+
+        def read():  # KiB of files that it has touched
+            status = pathlib.Path(f"/proc/{program.pid}/status").read_text()
+            return int(re.search(r"RssFile:\s*(\d+)", status)[1])
+
+        wait_until(lambda: read() > 1 << 19, lambda: program.errors)
+        program.signal(signal.SIGTERM)
+        self.assertEqual(program.end(), TERMINATED, program.errors)
 
     def test_what_was_read_once_is_remembered(self):
         folder = pathlib.Path(STATE, "tandem/hashes")

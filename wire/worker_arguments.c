@@ -1,5 +1,6 @@
 #include "wire/worker_arguments.h"
 
+#include "common/base/cpus.h"
 #include "common/base/output_file.h"
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
@@ -58,6 +59,10 @@ bool worker_arguments_complete(const worker_arguments *a, bool needs_model, cons
                         : !a->orchestrator       ? "--orchestrator ENDPOINT"
                                                  : NULL;
   if (missing) log_line(log, LOG_ERROR, "%s is missing; see %s --help", missing, log->program);
+  if (!missing && a->threads > cpus_threads())
+    log_line(log, LOG_WARNING,
+             "--threads %d is more than the %d processors that this program may use: that makes it slower",
+             a->threads, cpus_threads());
   return !missing;
 }
 

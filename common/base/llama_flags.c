@@ -2,14 +2,12 @@
 
 #include <string.h>
 
-#define DEVICES      "--device NAME says what computes: `tandem --list-devices' tells the names"
-#define NOT_NEEDED   "leave it out: nothing has to be chosen here"
-#define ANSWER_ALONE "leave it out: stdout gets the answer alone"
-#define HOW_MANY     "leave it out: how many are verified is measured, and --budget N is the most"
-#define BATCHES      "--sessions N of `tandem batch', `tandem serve-workers' and the workers"
-#define LISTEN       "--host and --port of `tandem serve'"
-#define LOCAL_FILE   "give a file of this machine: -m FILE"
-#define PROMPT       "give the prompt to `tandem run' as an argument in quotes"
+#define DEVICES    "--device NAME says what computes: `tandem --list-devices' tells the names"
+#define NOT_NEEDED "leave it out: nothing has to be chosen here"
+#define BATCHES    "--sessions N of `tandem batch', `tandem serve-workers' and the workers"
+#define LISTEN     "--host and --port of `tandem serve'"
+#define LOCAL_FILE "give a file of this machine: -m FILE"
+#define PROMPT     "give the prompt to `tandem run' as an argument in quotes"
 
 static const llama_flag flags[] = {
     {"-n", "--max-tokens", NULL},
@@ -18,8 +16,6 @@ static const llama_flag flags[] = {
     {"-c", "--ctx", NULL},
     {"--ctx-size", "--ctx", NULL},
     {"-t", "--threads", NULL},
-    {"-tb", NULL, "--threads N is for prompts too"},
-    {"--threads-batch", NULL, "--threads N is for prompts too"},
     {"-s", "--seed", NULL},
     {"-sys", "--system", NULL},
     {"--system-prompt", "--system", NULL},
@@ -38,12 +34,6 @@ static const llama_flag flags[] = {
     {"--draft-max", "--budget", NULL},
     {"--draft-n", "--budget", NULL},
     {"--spec-draft-n-max", "--budget", NULL},
-    {"--draft-min", NULL, HOW_MANY},
-    {"--draft-n-min", NULL, HOW_MANY},
-    {"--draft-p-min", NULL, HOW_MANY},
-    {"--draft-p-split", NULL, HOW_MANY},
-    {"--spec-draft-n-min", NULL, HOW_MANY},
-    {"--spec-draft-p-min", NULL, HOW_MANY},
     {"--spec-type", NULL, "--draft METHOD is ngram, model or none"},
     {"-td", "--draft-threads", NULL},
     {"--threads-draft", "--draft-threads", NULL},
@@ -54,36 +44,13 @@ static const llama_flag flags[] = {
     {"--parallel", "--sessions", BATCHES},
     {"--host", NULL, LISTEN},
     {"--port", NULL, LISTEN},
-    {"-ngl", NULL, DEVICES},
-    {"--gpu-layers", NULL, DEVICES},
-    {"--n-gpu-layers", NULL, DEVICES},
-    {"-ngld", NULL, DEVICES},
-    {"--gpu-layers-draft", NULL, DEVICES},
-    {"--n-gpu-layers-draft", NULL, DEVICES},
     {"-dev", "--device", NULL},
     {"-devd", "--draft-device", NULL},
     {"--device-draft", "--draft-device", NULL},
-    {"-sm", NULL, DEVICES},
-    {"--split-mode", NULL, DEVICES},
-    {"-ts", NULL, DEVICES},
-    {"--tensor-split", NULL, DEVICES},
     {"-mg", NULL, DEVICES},
     {"--main-gpu", NULL, DEVICES},
-    {"-fa", NULL, NOT_NEEDED},
-    {"--flash-attn", NULL, NOT_NEEDED},
-    {"-b", NULL, NOT_NEEDED},
-    {"--batch-size", NULL, NOT_NEEDED},
-    {"-ub", NULL, NOT_NEEDED},
-    {"--ubatch-size", NULL, NOT_NEEDED},
-    {"-cb", NULL, NOT_NEEDED},
-    {"--cont-batching", NULL, NOT_NEEDED},
-    {"--mlock", NULL, NOT_NEEDED},
-    {"--mmap", NULL, NOT_NEEDED},
-    {"--no-mmap", NULL, NOT_NEEDED},
-    {"--no-warmup", NULL, NOT_NEEDED},
     {"-e", NULL, NOT_NEEDED},
     {"--escape", NULL, NOT_NEEDED},
-    {"--jinja", NULL, "leave it out: the file's own template is used, or --chat-template NAME"},
     {"--chat-template-file", NULL, "--chat-template NAME is one of those that are built in"},
     {"-ctk", NULL, "the cache's type follows --math"},
     {"--cache-type-k", NULL, "the cache's type follows --math"},
@@ -99,13 +66,47 @@ static const llama_flag flags[] = {
     {"--conversation", NULL, "leave it and the prompt out: `tandem run' on a terminal is a conversation"},
     {"-no-cnv", NULL, "--raw leaves the chat template out; with a prompt there is one answer"},
     {"--no-conversation", NULL, "--raw leaves the chat template out; with a prompt there is one answer"},
-    {"-st", NULL, "leave it out: with a prompt there is one answer"},
-    {"--single-turn", NULL, "leave it out: with a prompt there is one answer"},
-    {"--no-display-prompt", NULL, ANSWER_ALONE},
-    {"--simple-io", NULL, ANSWER_ALONE},
-    {"--log-disable", NULL, ANSWER_ALONE},
-    {"-co", NULL, ANSWER_ALONE},
-    {"--color", NULL, ANSWER_ALONE},
+};
+
+static const llama_idle idles[] = {
+    {"-ngl", LLAMA_VALUE, DEVICES},
+    {"--gpu-layers", LLAMA_VALUE, DEVICES},
+    {"--n-gpu-layers", LLAMA_VALUE, DEVICES},
+    {"-ngld", LLAMA_VALUE, DEVICES},
+    {"--gpu-layers-draft", LLAMA_VALUE, DEVICES},
+    {"--n-gpu-layers-draft", LLAMA_VALUE, DEVICES},
+    {"-sm", LLAMA_VALUE, DEVICES},
+    {"--split-mode", LLAMA_VALUE, DEVICES},
+    {"-ts", LLAMA_VALUE, DEVICES},
+    {"--tensor-split", LLAMA_VALUE, DEVICES},
+    {"-fa", LLAMA_WORD, NULL},
+    {"--flash-attn", LLAMA_WORD, NULL},
+    {"-b", LLAMA_VALUE, NULL},
+    {"--batch-size", LLAMA_VALUE, NULL},
+    {"-ub", LLAMA_VALUE, NULL},
+    {"--ubatch-size", LLAMA_VALUE, NULL},
+    {"-cb", LLAMA_SWITCH, NULL},
+    {"--cont-batching", LLAMA_SWITCH, NULL},
+    {"--mlock", LLAMA_SWITCH, NULL},
+    {"--mmap", LLAMA_SWITCH, NULL},
+    {"--no-mmap", LLAMA_SWITCH, NULL},
+    {"--no-warmup", LLAMA_SWITCH, NULL},
+    {"-tb", LLAMA_VALUE, NULL},
+    {"--threads-batch", LLAMA_VALUE, NULL},
+    {"--draft-min", LLAMA_VALUE, NULL},
+    {"--draft-n-min", LLAMA_VALUE, NULL},
+    {"--draft-p-min", LLAMA_VALUE, NULL},
+    {"--draft-p-split", LLAMA_VALUE, NULL},
+    {"--spec-draft-n-min", LLAMA_VALUE, NULL},
+    {"--spec-draft-p-min", LLAMA_VALUE, NULL},
+    {"-st", LLAMA_SWITCH, NULL},
+    {"--single-turn", LLAMA_SWITCH, NULL},
+    {"--no-display-prompt", LLAMA_SWITCH, NULL},
+    {"--simple-io", LLAMA_SWITCH, NULL},
+    {"--log-disable", LLAMA_SWITCH, NULL},
+    {"-co", LLAMA_WORD, NULL},
+    {"--color", LLAMA_WORD, NULL},
+    {"--jinja", LLAMA_SWITCH, NULL},
 };
 
 static const llama_flag commands[] = {
@@ -132,6 +133,16 @@ static const llama_flag *find(const llama_flag *list, size_t count, const char *
 }
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
+
+const llama_idle *llama_flags_find_idle(const char *word, size_t size) {
+  for (size_t i = 0; i < COUNT(idles); i++)
+    if (strncmp(idles[i].theirs, word, size) == 0 && !idles[i].theirs[size]) return &idles[i];
+  return NULL;
+}
+
+bool llama_flags_is_word(const char *word) {
+  return strcmp(word, "on") == 0 || strcmp(word, "off") == 0 || strcmp(word, "auto") == 0;
+}
 
 const llama_flag *llama_flags_find(const char *word, size_t size) {
   return find(flags, COUNT(flags), word, size);

@@ -11,6 +11,7 @@
 
 #define NAME_MAX_BYTES 40 /* of a flag; a longer one is near to none */
 #define VARIABLE       "TANDEM_"
+#define IDLE_MAX_BYTES 120 /* of what is said of flags that change nothing */
 
 static const struct argp_option *option_by_key(const struct argp_option *o, int key) {
   for (; !program_option_ends(o); o++)
@@ -44,8 +45,10 @@ typedef struct words {
   const char *program;
   char **list; /* of twice argc words at most, and NULL */
   int count;
-  const char *config; /* value of --config; NULL: none */
-  bool argps_own;     /* one of argp's own is there, such as --help, which -h is too */
+  const char *config;        /* value of --config; NULL: none */
+  bool argps_own;            /* one of argp's own is there, such as --help, which -h is too */
+  char idle[IDLE_MAX_BYTES]; /* flags of llama.cpp's that change nothing here: "-ngl, -fa" */
+  const char *idle_why;      /* what to do instead, of the last one that has it; NULL: nothing */
 } words;
 
 static void add_word(words *w, const char *text) {
@@ -74,6 +77,32 @@ static const struct argp_option *add_habit(words *w, const llama_flag *h) {
   if (!o) refuse_habit(w, h);
   add_word(w, h->ours);
   return o;
+}
+
+/* A flag that another program has and that would change nothing here; NULL: it is none. */
+static const llama_idle *idle_flag(const words *w, const char *word) {
+  size_t size = strcspn(word, "=");
+  bool own = word[0] == '-' && word[1] == '-' && program_option(w->parser->options, word + 2, size - 2);
+  return own ? NULL : llama_flags_find_idle(word, size);
+}
+
+/* Notes it, and returns how many of the words behind it are its value. next: the word behind it, or NULL. */
+static int pass_over(words *w, const llama_idle *h, const char *word, const char *next) {
+  size_t size = strlen(w->idle);
+  snprintf(w->idle + size, sizeof w->idle - size, "%s%s", size ? ", " : "", h->theirs);
+  if (h->instead) w->idle_why = h->instead;
+  if (h->value == LLAMA_SWITCH || word[strlen(h->theirs)] == '=') return 0;
+  if (h->value == LLAMA_WORD) return next && llama_flags_is_word(next);
+  if (next) return 1;
+  fprintf(stderr, "%s: %s has no value\n", w->program, h->theirs);
+  exit(argp_err_exit_status);
+}
+
+static void warn_of_idle(const words *w) {
+  if (!w->idle[0] || w->argps_own) return;
+  bool many = strchr(w->idle, ',');
+  fprintf(stderr, "%s: warning: %s change%s nothing here%s%s\n", w->program, w->idle, many ? "" : "s",
+          w->idle_why ? ": " : "", w->idle_why ? w->idle_why : "");
 }
 
 /* Both: the flag, if its value does not stand with it; NULL: nothing more of it is to come. */
@@ -134,7 +163,10 @@ static void add_all(words *w, int argc, char **argv) {
   for (int i = 1; i < argc; i++) {
     const char *word = argv[i];
     const struct argp_option *o = NULL;
-    if (strcmp(word, "--") == 0) {
+    const llama_idle *idle = idle_flag(w, word);
+    if (idle) {
+      i += pass_over(w, idle, word, i + 1 < argc ? argv[i + 1] : NULL);
+    } else if (strcmp(word, "--") == 0) {
       while (i < argc) add_word(w, argv[i++]);
     } else if (strcmp(word, "-h") == 0) {
       add_word(w, "--help");
@@ -227,6 +259,7 @@ void program_parse_flags(const struct argp *parser, int argc, char **argv, void 
     exit(PROGRAM_EXIT_FAILED);
   }
   add_all(&w, argc, argv);
+  warn_of_idle(&w);
   if (w.config && !w.argps_own) program_config_read(w.config, parser, argv[0], input);
   for (const struct argp_option *o = parser->options; !w.argps_own && !program_option_ends(o);
        o++) /* a wrong variable shall not hide help */

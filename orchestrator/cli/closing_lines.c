@@ -27,9 +27,18 @@ static void clause(closing *l, const char *format, ...) {
   l->column += strlen(text) + (fits ? sizeof more : sizeof begin) - 1;
 }
 
+/* Tokens of the answer that an earlier run gave. */
+static int32_t before(const completion *c) {
+  return c->resume ? c->resume->length - c->resume->prompt_length : 0;
+}
+
 static void put_length(const completion *c, char out[CLOSING_LINES_FIGURES_MAX]) {
   double speed = completion_tokens_per_second(c);
-  int n = snprintf(out, CLOSING_LINES_FIGURES_MAX, "%d token%s", c->count, c->count == 1 ? "" : "s");
+  int32_t fresh = c->count - before(c);
+  int n = c->resume
+              ? snprintf(out, CLOSING_LINES_FIGURES_MAX, "%d more token%s, %d in all", fresh,
+                         fresh == 1 ? "" : "s", c->count)
+              : snprintf(out, CLOSING_LINES_FIGURES_MAX, "%d token%s", c->count, c->count == 1 ? "" : "s");
   if (speed > 0) snprintf(out + n, CLOSING_LINES_FIGURES_MAX - (size_t)n, ", %.1f tok/s", speed);
 }
 
@@ -80,18 +89,18 @@ static void say_gain(closing *l, const completion *c) {
 
 /* Why it is not longer, and what makes it so. */
 static void say_end(closing *l, const completion *c, bool kept) {
-  int32_t room = c->context - (int32_t)c->prompt.count;
+  int32_t room = c->context - (int32_t)c->prompt.count, more = c->max_tokens - before(c);
   bool full = c->finish == WIRE_FINISH_LENGTH && c->max_tokens >= room;
   if (full)
     clause(l, "the context of %d tokens is full: --ctx makes it longer", c->context);
   else if (c->finish == WIRE_FINISH_LENGTH)
-    clause(l, "stopped at --max-tokens %d: -n raises it", c->max_tokens);
+    clause(l, "stopped at --max-tokens %d: -n raises it", more);
   else if (c->finish == WIRE_FINISH_CANCELLED)
     clause(l, "interrupted");
   if (!kept || !c->id || full || c->finish == WIRE_FINISH_STOP) return;
   if (c->finish == WIRE_FINISH_LENGTH)
     clause(l, "`tandem session resume %08llx --max-tokens %d' goes on", (unsigned long long)c->id >> 32,
-           c->max_tokens);
+           more);
   else
     clause(l, "`tandem session resume %016llx' goes on", (unsigned long long)c->id);
 }

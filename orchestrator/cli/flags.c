@@ -152,11 +152,23 @@ static void set_system(flags *f, struct argp_state *state, const char *text) {
   if (request_set_system(&f->request, text, &e)) argp_error(state, "%s", e.text);
 }
 
+static bool is_model(const char *text) {
+  const char *end = strrchr(text, '.');
+  return end && strcmp(end, ".gguf") == 0;
+}
+
+/* A model's path among the arguments is there for want of -m; words of a prompt are, for want of quotes. */
+static const char *missing_before(const flags *f, const char *text) {
+  const char *first = f->argument_count > 0 ? f->arguments[0] : text;
+  bool model = !f->workers.model && !flags_table_commands[f->command].without_model;
+  if (model && (is_model(first) || is_model(text))) return ": -m goes before the model's path";
+  return f->command == FLAGS_RUN ? ": put the prompt in quotes, or give - and the prompt on stdin" : "";
+}
+
 static void add_argument(flags *f, struct argp_state *state, const char *text) {
   const flags_table_command *shape = &flags_table_commands[f->command];
   if (f->argument_count == shape->arguments_max)
-    argp_error(state, "'%s' is one argument too many%s", text,
-               f->command == FLAGS_RUN ? ": put the prompt in quotes" : "");
+    argp_error(state, "'%s' is one argument too many%s", text, missing_before(f, text));
   f->arguments[f->argument_count++] = text;
 }
 
@@ -232,6 +244,8 @@ static void check_whole(flags *f, struct argp_state *state) {
   err e = {0};
   check_draft(f, state);
   check_listening(f, state);
+  if (!f->workers.model && !shape->without_model && f->argument_count > 0 && is_model(f->arguments[0]))
+    argp_error(state, "no model: -m goes before the model's path, %s", f->arguments[0]);
   if (!f->workers.model && !shape->without_model)
     argp_error(state, "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches the default one)");
   if (f->blocks_by_variable && strcmp(f->workers.kv, "virtual") != 0) f->workers.kv_blocks = 0;
@@ -277,6 +291,11 @@ static error_t take_word(flags *f, int key, char *text, struct argp_state *state
   return 0;
 }
 
+/* As llama.cpp has it: to the end of the context. */
+static bool is_endless(int key, const char *text) {
+  return key == KEY_MAX_TOKENS && strcmp(text, "-1") == 0;
+}
+
 static error_t parse_flag(int key, char *text, struct argp_state *state) {
   flags *f = state->input;
   note_worker_flag(f, key, text, !state->argv);
@@ -316,7 +335,8 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
     check_whole(f, state);
     break;
   default:
-    return take_word(f, key, text, state);
+    if (!is_endless(key, text)) return take_word(f, key, text, state);
+    f->request.max_tokens = WIRE_CONTEXT_MAX;
   }
   return 0;
 }

@@ -58,7 +58,7 @@
   {"raw", KEY_RAW, 0, 0, "no chat template: the text itself is continued", 1}, \
   OPTION_NO_SPECIAL, \
   {0, 0, 0, 0, "The answer:", 2}, \
-  {"max-tokens", KEY_MAX_TOKENS, "N", 0, "most tokens of an answer (default 256)", 2}, \
+  {"max-tokens", KEY_MAX_TOKENS, "N", 0, "most tokens of an answer (default 256; -1: all that fit)", 2}, \
   {"stop", KEY_STOP, "TEXT", PROGRAM_OPTION_REPEATED, \
    "ends the answer before TEXT; may be given up to 16 times", 2}, \
   {"grammar", KEY_GRAMMAR, "TEXT", 0, "the answer follows this grammar, in llama.cpp's words (GBNF)", 2}, \

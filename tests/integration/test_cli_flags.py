@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import unittest
 
-from command_line import BAD_MODEL, INPUT, OK, PROMPT, USAGE, WORKER, Command, answer, tandem
+from command_line import BAD_MODEL, INPUT, LONG, OK, PROMPT, USAGE, WORKER, Command, answer, tandem
 from support import BIN, DRAFT, MODEL, TANDEM, TARGET, TIME_LIMIT
 
 
@@ -211,9 +211,8 @@ class Habits(Command):
     def test_flags_and_commands_that_are_none_are_refused(self):
         m = ("-m", MODEL)
         for args, phrase in [
-            (("run", *m, "-ngl", "99", PROMPT), "-ngl"),
-            (("run", *m, "--n-gpu-layers", "99", PROMPT), "--n-gpu-layers"),
-            (("run", *m, "--flash-attn", PROMPT), "--flash-attn"),
+            (("run", *m, "-mg", "1", PROMPT), "-mg"),
+            (("run", *m, "--ignore-eos", PROMPT), "--ignore-eos"),
             (("run", *m, "--draft", "16", PROMPT), "--budget"),
             (("run", *m, "--treads", "2", PROMPT), "did you mean --threads?"),
             (("run", *m, "--temprature", "2", PROMPT), "did you mean --temp?"),
@@ -230,11 +229,37 @@ class Habits(Command):
             with self.subTest(args=args):
                 self.refused(USAGE, phrase, *args)
 
+    def test_flags_that_would_change_nothing_are_passed_over(self):
+        short = ["--max-tokens", "2", "--draft", "none", "--ledger", "none"]
+        flags = ["-ngl", "99", "-fa", "--mlock", "-b", "512"]
+        status, out, errors = tandem("run", "-m", MODEL, *short, *flags, PROMPT)
+        self.assertEqual(status, OK, errors)
+        self.assertEqual(out, tandem("run", "-m", MODEL, *short, PROMPT)[1])
+        self.assertEqual(errors.count("warning"), 1, errors)
+        self.assertIn("warning: -ngl, -fa, --mlock, -b change nothing here: --device NAME says", errors)
+
+    def test_an_answer_goes_to_the_end_of_the_context(self):
+        flags = ["-n", "-1", "--ctx", "256", "--threads", "64", "--draft", "none", "--ledger", "none"]
+        status, _, errors = tandem("run", "-m", MODEL, *flags, *LONG)
+        self.assertEqual(status, OK, errors)
+        self.assertIn("the context of 256 tokens is full", errors)
+        self.assertIn("--threads 64 is more than the", errors)
+
+    def test_what_is_missing_is_named(self):
+        path = "some/model.gguf"
+        for args, phrase in [
+            (("run", path, PROMPT), "-m goes before the model's path"),
+            (("run", path), f"-m goes before the model's path, {path}"),
+            (("run", "-m", MODEL, "two", "words"), "put the prompt in quotes, or give - and"),
+        ]:
+            with self.subTest(args=args):
+                self.refused(USAGE, phrase, *args)
+
     def test_workers_take_flags_of_llama_cpp_too(self):
         for program, flags, phrase in ((TARGET, ("-c", "64", "-t", "1", "-np", "2"), "-m MODEL is missing"),
                                        (DRAFT, ("-t", "1", "-c", "64"), "--orchestrator"),
                                        (TARGET, ("-n", "5"), "--max-tokens of `tandem run'"),
-                                       (DRAFT, ("-ngl", "5"), "--device NAME says what computes")):
+                                       (DRAFT, ("-mg", "1"), "--device NAME says what computes")):
             done = subprocess.run([program, *flags], capture_output=True, text=True, timeout=TIME_LIMIT)
             self.assertEqual(done.returncode, USAGE)
             self.assertIn(phrase, done.stderr)

@@ -183,10 +183,11 @@ static void what_llama_cpp_calls_it(void **state) {
   }
   static const struct {
     const char *given, *answer;
-  } refused[] = {{"-ngl", "program: there is no flag -ngl here: --device NAME says what computes: `tandem "
-                          "--list-devices' tells the names\n"},
-                 {"-ngl=99", "there is no flag -ngl here: --device NAME says"},
-                 {"--flash-attn", "there is no flag --flash-attn here: leave it out"},
+  } refused[] = {{"-mg", "program: there is no flag -mg here: --device NAME says what computes: `tandem "
+                         "--list-devices' tells the names\n"},
+                 {"-mg=1", "there is no flag -mg here: --device NAME says"},
+                 {"--ignore-eos", "there is no flag --ignore-eos here: leave it out"},
+                 {"-ngl", "program: -ngl has no value\n"},
                  {"--ctx-size=4", "program: there is no flag --ctx-size here: it is --ctx of `tandem run'\n"},
                  {"-c4096", "there is no flag -c here: it is --ctx"},
                  {"-md", "it is --model-draft of `tandem run'"},
@@ -202,6 +203,27 @@ static void what_llama_cpp_calls_it(void **state) {
   assert_non_null(strstr(text, "--max-tokens is 'many'"));
   refusal(ARGV("-nothing"), text, sizeof text); /* is no -n with a value */
   assert_null(strstr(text, "max-tokens"));
+}
+
+/* Its value goes with it, and nothing else does. */
+static void what_would_change_nothing_is_passed_over(void **state) {
+  (void)state;
+  static const struct {
+    char *argv[6];
+  } table[] = {{{"-ngl", "99"}},
+               {{"-ngl=99"}},
+               {{"--n-gpu-layers=99"}},
+               {{"-fa"}},
+               {{"-fa", "on"}},
+               {{"--flash-attn=off"}},
+               {{"-fa", "auto", "--mlock"}},
+               {{"--no-mmap", "-b", "512", "-ub", "64"}},
+               {{"--draft-p-min", "0.75"}},
+               {{"-ts", "-n"}}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    char *const *a = table[i].argv;
+    assert_string_equal(parse_all(ARGV("-n7", a[0], a[1], a[2], a[3], a[4])).number, "7");
+  }
 }
 
 static void values_are_not_flags(void **state) {
@@ -293,6 +315,7 @@ int main(void) {
       cmocka_unit_test_teardown(help_is_shown, forget),
       cmocka_unit_test(a_wrong_flag_has_a_nearest_one),
       cmocka_unit_test(what_llama_cpp_calls_it),
+      cmocka_unit_test(what_would_change_nothing_is_passed_over),
       cmocka_unit_test(values_are_not_flags),
       cmocka_unit_test(near_means_few_changes),
       cmocka_unit_test(values_go_where_the_table_says),

@@ -115,6 +115,20 @@ static void test_why_it_is_no_longer_is_said(void **state) {
   assert_non_null(strstr(said, "; interrupted; `tandem session resume 0123456789abcdef' goes on"));
 }
 
+/* --max-tokens of `session resume' counts what comes more, and so do the lines. */
+static void test_what_a_resumed_answer_has_more_is_said(void **state) {
+  (void)state;
+  const ledger_session earlier = {.length = 30 + 61, .prompt_length = 30};
+  completion a = drafted(10, 91, 60);
+  a.resume = &earlier;
+  a.finish = WIRE_FINISH_LENGTH;
+  a.max_tokens = 101;
+  lines_of(&a, (closing_lines_options){.kept = true});
+  assert_non_null(strstr(said, "tandem: 40 more tokens, 101 in all"));
+  assert_non_null(strstr(said, "stopped at --max-tokens 40: -n raises it"));
+  assert_non_null(strstr(said, "`tandem session resume 01234567 --max-tokens 40' goes on"));
+}
+
 static void test_a_drawn_seed_and_details_are_said(void **state) {
   (void)state;
   completion a = drafted(10, 91, 60);
@@ -191,6 +205,7 @@ int main(void) {
       cmocka_unit_test(test_what_the_draft_was_worth_is_said),
       cmocka_unit_test(test_why_it_was_decoded_plainly_is_said),
       cmocka_unit_test(test_why_it_is_no_longer_is_said),
+      cmocka_unit_test(test_what_a_resumed_answer_has_more_is_said),
       cmocka_unit_test(test_a_drawn_seed_and_details_are_said),
       cmocka_unit_test(test_lines_end_before_their_108th_column),
       cmocka_unit_test(test_two_completions_are_compared),

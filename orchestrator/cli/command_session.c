@@ -5,6 +5,7 @@
 #include "common/base/program_flags.h"
 #include "orchestrator/ledger/ledger_change.h"
 #include "orchestrator/service/result_json.h"
+#include "orchestrator/service/session_line.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,8 @@ bool command_session_ended_with_stop(const ledger_session *s) {
 
 const char *command_session_state(ledger_state state, wire_finish finish) {
   static const char *const names[] = {[LEDGER_RUNNING] = "running", [LEDGER_INTERRUPTED] = "interrupted"};
-  return state == LEDGER_ENDED ? result_json_finish_name(finish) : names[state];
+  if (state != LEDGER_ENDED) return names[state];
+  return (int)finish == LEDGER_BY_HAND ? SESSION_LINE_BY_HAND : result_json_finish_name(finish);
 }
 
 const char *command_session_age(int64_t us, char out[COMMAND_SESSION_AGE_MAX]) {

@@ -51,7 +51,7 @@ int command_session_end(command_session_work *w) {
   if (w->flags.forget)
     rc = ledger_change_delete(w->db, w->path, id, &e);
   else if ((rc = ledger_query_load(w->db, w->path, id, &s, &e)) == ERR_OK) {
-    if (s.state != LEDGER_ENDED) rc = ledger_change_end(w->db, w->path, id, WIRE_FINISH_CANCELLED, &e);
+    rc = ledger_change_end(w->db, w->path, id, LEDGER_BY_HAND, &e);
     ledger_session_fini(&s);
   }
   if (rc) return command_session_error(&e);

@@ -64,11 +64,11 @@ static int print_one(export *x, uint64_t id) {
 
 static int print_all(export *x) {
   err e = {0};
-  int64_t total = 0;
+  ledger_totals total = {0};
   if (!x->w->db) return STATUS_OK;
-  int rc = ledger_query_list(x->w->db, x->w->path, 0, note_id, x, &total, &e);
+  int rc = ledger_query_list(x->w->db, x->w->path, 0, true, note_id, x, &total, &e);
   if (rc) return command_session_error(&e);
-  if (x->count != (size_t)total) return out_of_memory();
+  if (x->count != (size_t)total.listed) return out_of_memory();
   int code = STATUS_OK;
   while (x->count > 0 && code == STATUS_OK) code = print_one(x, x->ids[--x->count]);
   return code == STATUS_OK && x->failed ? STATUS_FAILED : code;

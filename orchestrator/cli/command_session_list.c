@@ -53,14 +53,18 @@ static void list_line(void *context, const ledger_line *l) {
 int command_session_list(command_session_work *w) {
   err e = {0};
   w->list = w->flags.json ? json_array() : NULL;
-  int64_t total = 0;
-  int rc = w->db ? ledger_query_list(w->db, w->path, w->flags.limit, list_line, w, &total, &e) : ERR_OK;
+  ledger_totals total = {0};
+  const flags *f = &w->flags;
+  int rc = w->db ? ledger_query_list(w->db, w->path, f->limit, f->all, list_line, w, &total, &e) : ERR_OK;
   if (rc) return command_session_error(&e);
-  if (w->flags.limit && total > w->flags.limit)
+  if (f->limit && total.listed > f->limit)
     fprintf(stderr, "tandem: %lld older ones are not shown: --limit N shows N, --limit 0 all\n",
-            (long long)(total - w->flags.limit));
+            (long long)(total.listed - f->limit));
+  if (total.by_hand && !f->all)
+    fprintf(stderr, "tandem: %lld that were ended are not shown: --all shows them\n",
+            (long long)total.by_hand);
   if (w->list)
     return command_session_print_json(json_incref(w->list), JSON_INDENT(1) | JSON_REAL_PRECISION(16));
-  if (w->shown == 0) fprintf(stderr, "tandem: no sessions in %s\n", w->path);
+  if (w->shown == 0 && !total.by_hand) fprintf(stderr, "tandem: no sessions in %s\n", w->path);
   return fflush(stdout) == 0 ? STATUS_OK : command_error(STATUS_IO, "cannot write to stdout");
 }

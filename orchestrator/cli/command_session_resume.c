@@ -11,6 +11,12 @@ static int check_unfinished(command_session_work *w, ledger_session *s, err *e) 
   bool stopped =
       command_session_ended_with_stop(s) || (s->state == LEDGER_ENDED && s->finish == WIRE_FINISH_STOP);
   bool full = s->length - s->prompt_length >= s->options.max_tokens;
+  if (s->state == LEDGER_ENDED && (int)s->finish == LEDGER_BY_HAND)
+    return err_set(
+        e, ERR_ARG,
+        "session %016llx was ended with `tandem session end': `tandem session rollback %016llx --to "
+        "%d' takes that back",
+        (unsigned long long)s->id, (unsigned long long)s->id, s->length - s->prompt_length);
   if ((stopped || full) && s->state == LEDGER_INTERRUPTED) {
     int rc = ledger_change_end(w->db, w->path, s->id, stopped ? WIRE_FINISH_STOP : WIRE_FINISH_LENGTH, e);
     if (rc) return rc;

@@ -182,7 +182,8 @@ static const struct argp_option keygen_options[] = {
   {0}};
 static const struct argp_option status_options[] = {OPTION_LEDGER, OPTION_JSON, {0}};
 static const struct argp_option list_options[] = {
-  OPTION_LEDGER, OPTION_JSON, {"limit", KEY_LIMIT, "N", 0, "the N newest (default 20); 0: all", 2}, {0}};
+  OPTION_LEDGER, OPTION_JSON, {"limit", KEY_LIMIT, "N", 0, "the N newest (default 20); 0: all", 2},
+  {"all", KEY_ALL, 0, 0, "those that were ended, too", 2}, {0}};
 static const struct argp_option show_options[] = {OPTION_MODEL, OPTION_LEDGER, OPTION_JSON, {0}};
 static const struct argp_option export_options[] = {
   OPTION_MODEL, OPTION_LEDGER,
@@ -290,7 +291,9 @@ static const char repair_text[] =
 static const char release_text[] =
   "Says that the process of another host that serves a session is dead for certain, so that all of its "
   "sessions are interrupted and may be resumed." SEE_STATUSES;
-static const char end_text[] = "Ends a session that was interrupted, or all that are old." SEE_STATUSES;
+static const char end_text[] =
+  "Ends a session that was interrupted or cut by a limit, or all that are old: `session list' leaves them "
+  "out, and `resume' does not go on with them. What they hold stays, unless --delete is given." SEE_STATUSES;
 
 static const char no_prompts[] = "which prompts? Give a file of JSON lines";
 static const char no_prompt[] = "no prompt: give one in quotes, or - to read it from stdin";

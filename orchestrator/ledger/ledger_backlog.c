@@ -80,7 +80,8 @@ int32_t ledger_backlog_length(const ledger_backlog *b, uint64_t session) {
 }
 
 bool ledger_backlog_has_news(const ledger_backlog *b, const ledger_track *t) {
-  if (t->lost) return false;
+  if (t->lost || t->epoch == 0)
+    return false; /* the first epoch follows a beginning at once, and goes with it */
   return !t->begun || t->epoch > t->epoch_written || t->numerics_news || (t->ended && !t->end_written) ||
          t->written < ledger_backlog_length(b, t->session);
 }

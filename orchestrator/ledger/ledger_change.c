@@ -96,13 +96,15 @@ int ledger_change_rollback(sqlite3 *db, const char *path, uint64_t id, int32_t o
   return ledger_change_finish(db, path, code, sqlite, e);
 }
 
+#define RESUMABLE "finish NOT IN (1, 5)" /* of one that has ended: neither stopped nor ended by hand */
+
 int ledger_change_end(sqlite3 *db, const char *path, uint64_t id, wire_finish finish, err *e) {
   int64_t updated;
   int sqlite = SQLITE_OK, code = ledger_change_begin(db, path, id, &updated, e);
   if (code == ERR_OK)
     sqlite = ledger_database_do(db,
                                 "UPDATE session SET state = ?1, finish = ?2, owner = NULL, updated = ?3 "
-                                "WHERE id = ?4 AND state <> ?1",
+                                "WHERE id = ?4 AND (state <> ?1 OR ?2 = 5 AND " RESUMABLE ")",
                                 "iiii", (int64_t)LEDGER_ENDED, (int64_t)finish, clock_wall_us(), (int64_t)id);
   return ledger_change_finish(db, path, code, sqlite, e);
 }
@@ -128,9 +130,11 @@ int ledger_change_end_old(sqlite3 *db, const char *path, int64_t before, bool fo
   if (sqlite == SQLITE_OK && forget)
     sqlite = ledger_database_do(db, "DELETE FROM session" OLD, "i", before);
   else if (sqlite == SQLITE_OK)
-    sqlite = ledger_database_do(
-        db, "UPDATE session SET state = ?2, finish = ?3, owner = NULL, updated = ?4" OLD " AND state <> ?2",
-        "iiii", before, (int64_t)LEDGER_ENDED, (int64_t)WIRE_FINISH_CANCELLED, clock_wall_us());
+    sqlite =
+        ledger_database_do(db,
+                           "UPDATE session SET state = ?2, finish = ?3, owner = NULL, updated = ?4" OLD
+                           " AND (state <> ?2 OR " RESUMABLE ")",
+                           "iiii", before, (int64_t)LEDGER_ENDED, (int64_t)LEDGER_BY_HAND, clock_wall_us());
   *count = sqlite == SQLITE_OK ? sqlite3_changes(db) : 0;
   return ledger_change_finish(db, path, ERR_OK, sqlite, e);
 }

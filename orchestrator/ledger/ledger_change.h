@@ -14,10 +14,12 @@ int ledger_change_finish(sqlite3 *db, const char *path, int code, int sqlite, er
 
 /* These refuse a session that is being served (ERR_STATE says by whom). */
 int ledger_change_rollback(sqlite3 *db, const char *path, uint64_t id, int32_t output_length, err *e);
+/* finish LEDGER_BY_HAND: also one that has ended, unless it is complete (it stopped). */
 int ledger_change_end(sqlite3 *db, const char *path, uint64_t id, wire_finish finish, err *e);
 int ledger_change_delete(sqlite3 *db, const char *path, uint64_t id, err *e);
-/* Ends the sessions that nobody serves and that were not changed since `before` (wall clock); `forget`
- * deletes them, and those that had ended before. *count: how many. ledger_change_remove_dead comes first. */
+/* Ends by hand the sessions that nobody serves and that were not changed since `before` (wall clock);
+ * `forget` deletes them, and those that had ended before. *count: how many. ledger_change_remove_dead comes
+ * first. */
 int ledger_change_end_old(sqlite3 *db, const char *path, int64_t before, bool forget, int64_t *count, err *e);
 /* Makes the orchestrator `owner` the one that serves the session. ERR_STATE also when the session was changed
  * after `updated`. */

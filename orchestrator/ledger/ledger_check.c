@@ -97,7 +97,7 @@ static const struct {
 } rules[] = {
     {"session", "SELECT id, 'has a state that there is not' FROM session WHERE state NOT IN (0, 1, 2)"},
     {"session", "SELECT id, 'has ended, and nothing says how' FROM session WHERE state = 1"
-                " AND coalesce(finish, 0) NOT BETWEEN 1 AND 4"},
+                " AND coalesce(finish, 0) NOT BETWEEN 1 AND 5"},
     {"session", "SELECT id, 'has not ended, and yet it says how' FROM session WHERE state <> 1"
                 " AND finish IS NOT NULL"},
     {"session", "SELECT id, 'has an epoch bound that there is not' FROM session"

@@ -28,19 +28,34 @@ static ledger_state state_of(int64_t state, bool served) {
 
 /* ---- reading ---- */
 
-int ledger_query_list(sqlite3 *db, const char *path, int32_t limit,
-                      void (*each)(void *context, const ledger_line *l), void *context, int64_t *total,
+#define BY_HAND "s.state = 1 AND s.finish = 5" /* LEDGER_ENDED, LEDGER_BY_HAND */
+
+static int count_sessions(sqlite3 *db, const char *path, bool all, ledger_totals *out, err *e) {
+  sqlite3_stmt *s = NULL;
+  int code = ledger_database_prepare(&s, db, path, "SELECT count(*), total(" BY_HAND ") FROM session s", e);
+  *out = (ledger_totals){0};
+  if (code == ERR_OK && sqlite3_step(s) == SQLITE_ROW) {
+    out->by_hand = sqlite3_column_int64(s, 1);
+    out->listed = sqlite3_column_int64(s, 0) - (all ? 0 : out->by_hand);
+  } else if (code == ERR_OK) {
+    code = ledger_error_last(db, path, e);
+  }
+  sqlite3_finalize(s);
+  return code;
+}
+
+int ledger_query_list(sqlite3 *db, const char *path, int32_t limit, bool all,
+                      void (*each)(void *context, const ledger_line *l), void *context, ledger_totals *total,
                       err *e) {
   static const char sql[] =
       "SELECT s.id, s.state, s.finish, s.created, s.updated, length(s.prompt) / 4, s.model, s.about,"
       " (SELECT total(length(ids)) / 4 FROM tokens WHERE session = s.id), " LEDGER_OWNER_COLUMNS
-      ", (SELECT count(*) FROM session)" LEDGER_OWNER_JOIN "ORDER BY s.created DESC, s.id LIMIT ?";
+          LEDGER_OWNER_JOIN "WHERE ?1 OR (" BY_HAND ") IS NOT TRUE ORDER BY s.created DESC, s.id LIMIT ?2";
   sqlite3_stmt *s = NULL;
-  int code = ledger_database_prepare(&s, db, path, sql, e), rc = SQLITE_DONE;
-  *total = 0;
-  if (code == ERR_OK) ledger_database_bind(s, "i", limit ? (int64_t)limit : INT64_C(-1));
+  int code = count_sessions(db, path, all, total, e), rc = SQLITE_DONE;
+  if (code == ERR_OK) code = ledger_database_prepare(&s, db, path, sql, e);
+  if (code == ERR_OK) ledger_database_bind(s, "ii", (int64_t)all, limit ? (int64_t)limit : INT64_C(-1));
   while (code == ERR_OK && (rc = sqlite3_step(s)) == SQLITE_ROW) {
-    *total = sqlite3_column_int64(s, 9 + LEDGER_OWNER_COUNT);
     ledger_line line = {.id = (uint64_t)sqlite3_column_int64(s, 0),
                         .state = state_of(sqlite3_column_int64(s, 1), ledger_owner_state(s, 9) != OWNER_DEAD),
                         .finish = (wire_finish)sqlite3_column_int(s, 2),

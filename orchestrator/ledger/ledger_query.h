@@ -34,9 +34,14 @@ typedef struct ledger_line { /* of a list; its strings are valid until the next 
   const char *model, *about; /* NULL: unknown */
 } ledger_line;
 
-/* Lists sessions, the newest first, at most `limit` (0: all). *total is how many there are. */
-int ledger_query_list(sqlite3 *db, const char *path, int32_t limit,
-                      void (*each)(void *context, const ledger_line *l), void *context, int64_t *total,
+typedef struct ledger_totals {
+  int64_t listed;  /* if there were no limit */
+  int64_t by_hand; /* those that a person has ended */
+} ledger_totals;
+
+/* Lists sessions, the newest first, at most `limit` (0: all); those that a person has ended only if `all`. */
+int ledger_query_list(sqlite3 *db, const char *path, int32_t limit, bool all,
+                      void (*each)(void *context, const ledger_line *l), void *context, ledger_totals *total,
                       err *e);
 /* Finds the session whose id begins with these hex digits. ERR_ARG: no digits, no such session, or several.
  */

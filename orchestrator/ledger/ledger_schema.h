@@ -14,6 +14,7 @@
 #define LEDGER_SCHEMA_PROCESS "id, pid, start, machine, command, since, beat, sessions, millitokens, workers"
 
 typedef enum { LEDGER_RUNNING, LEDGER_ENDED, LEDGER_INTERRUPTED } ledger_state; /* session.state */
+#define LEDGER_BY_HAND 5 /* session.finish beside those of wire_finish: a person has ended it */
 
 /* Makes the tables in an empty database; does nothing in any other. Returns SQLite's code. */
 int ledger_schema_create(sqlite3 *db);

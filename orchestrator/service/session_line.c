@@ -106,6 +106,8 @@ static bool take_state(const json_t *o, ledger_session *out) {
   if (!state) return false;
   if (strcmp(state, "running") == 0 || strcmp(state, "interrupted") == 0) return true;
   out->state = LEDGER_ENDED;
+  out->finish = (wire_finish)LEDGER_BY_HAND;
+  if (strcmp(state, SESSION_LINE_BY_HAND) == 0) return true;
   for (int f = WIRE_FINISH_STOP; f <= WIRE_FINISH_ERROR; f++)
     if (strcmp(state, result_json_finish_name((wire_finish)f)) == 0) {
       out->finish = (wire_finish)f;

@@ -15,6 +15,7 @@
 
 #define SESSION_LINE_FORMAT    "tandem session"
 #define SESSION_LINE_VERSION   1
+#define SESSION_LINE_BY_HAND   "ended"    /* state of a session that a person has ended */
 #define SESSION_LINE_MAX       (64 << 20) /* bytes */
 #define SESSION_LINE_TEXT_MAX  65536      /* bytes of its "request" and of its "stats" */
 #define SESSION_LINE_EPOCH_MAX INT32_MAX  /* leaves room for all that follow */

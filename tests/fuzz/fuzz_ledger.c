@@ -111,13 +111,13 @@ static void read_ledger(void) {
   sqlite3 *db;
   seen s = {.count = 0};
   err e = {0};
-  int64_t total;
+  ledger_totals total;
   int rc = ledger_database_open(&db, path, false, &e);
   if (rc) {
     if (db || rc != e.code || !e.text[0]) abort();
     return;
   }
-  rc = ledger_query_list(db, path, 0, on_line, &s, &total, &e);
+  rc = ledger_query_list(db, path, 0, true, on_line, &s, &total, &e);
   if (rc && (rc != e.code || !e.text[0])) abort();
   ledger_query_orchestrators(db, path, on_orchestrator, NULL, &e);
   for (int i = 0; i < s.count; i++) check_session(db, s.ids[i]);

@@ -69,8 +69,8 @@ class Sessions(Case):
     def session(self, verb, *args):
         return self.good("session", verb, "--ledger", self.ledger, *args)
 
-    def list(self):
-        return json.loads(self.session("list", "--json"))
+    def list(self, *flags):
+        return json.loads(self.session("list", "--json", *flags))
 
     def start(self, *flags, through=()):
         """A run that has begun to show its answer."""
@@ -340,7 +340,7 @@ class Sessions(Case):
         killed.end()
         living = self.start(*ENDLESS)
         self.stop(living)  # it lives
-        states = lambda: {l["session"]: l["state"] for l in self.list()}
+        states = lambda: {l["session"]: l["state"] for l in self.list("--all")}
         before = states()
         self.assertEqual(sorted(before.values()), ["interrupted", "length", "running"])
         gone, = (id for id, state in before.items() if state == "interrupted")
@@ -352,11 +352,12 @@ class Sessions(Case):
             sums(db).execute("UPDATE session SET created = created - 3600000000 * 49, updated = updated - 3600000000 * 49")
         self.assertEqual(end("--older-than", "50h"), "0 sessions ended\n")
         self.assertEqual(end("--older-than", "3d", "--delete"), "0 sessions forgotten\n")
-        self.assertEqual(end("--older-than", "48h"), "1 session ended\n")
-        self.assertEqual(states(), {done: "length", gone: "cancelled", lives: "running"})
+        self.assertEqual(end("--older-than", "48h"), "2 sessions ended\n")
+        self.assertEqual(states(), {done: "ended", gone: "ended", lives: "running"})
+        self.assertEqual([line["session"] for line in self.list()], [lives])
         self.assertEqual(end("--older-than", "48h"), "0 sessions ended\n")
-        self.assertEqual(end("--older-than", "2d", "--delete"), "1 session forgotten\n")  # `gone` has changed since
-        self.assertEqual(end("--older-than", "0s", "--delete"), "1 session forgotten\n")
+        self.assertEqual(end("--older-than", "2d", "--delete"), "0 sessions forgotten\n")  # they have changed since
+        self.assertEqual(end("--older-than", "0s", "--delete"), "2 sessions forgotten\n")
         self.assertEqual(states(), {lives: "running"})
         shown = len(living.out)
         living.signal(signal.SIGCONT)
@@ -369,6 +370,21 @@ class Sessions(Case):
         for age in ("", "30", "d", "1w", "-1d", "1d2", " 1d", "999999999999999999d", "99999999999999999999s"):
             self.refused(USAGE, "--older-than", "session", "end", "--ledger", self.ledger, "--older-than", age)
         self.refused(USAGE, "one of them", "session", "end", "--ledger", self.ledger, "--older-than", "1d", lives)
+
+    def test_end_ends(self):
+        done = self.finished("--max-tokens", "3")
+        self.assertEqual(self.session("end", done[:6]), f"{done} has ended\n")
+        self.assertEqual(self.list(), [])
+        self.assertEqual([(l["session"], l["state"], l["tokens"]) for l in self.list("--all")], [(done, "ended", 3)])
+        status, out, errors = tandem("session", "list", "--ledger", str(self.ledger))
+        self.assertEqual((status, out.strip()), (OK, ""))
+        self.assertIn("1 that were ended are not shown: --all shows them", errors)
+        resume = ["session", "resume", done, "--ledger", str(self.ledger), "--max-tokens", "2"]
+        back = f"session rollback {done} --to 3"
+        self.refused(USAGE, f"was ended with `tandem session end': `tandem {back}' takes that back", *resume)
+        self.session(*back.split()[1:])
+        self.assertEqual(tandem(*resume)[0], OK)
+        self.assertEqual([(l["state"], l["tokens"]) for l in self.list()], [("length", 5)])
 
     # Where it goes on.
 
@@ -421,9 +437,9 @@ class Sessions(Case):
         self.assertEqual(status()[0]["state"], "interrupted")  # said once
         self.assertEqual(status(), [])
         self.session("end", id)
-        self.assertEqual(self.list()[0]["state"], "cancelled")
+        self.assertEqual(self.list("--all")[0]["state"], "ended")
         self.session("end", id, "--delete")
-        self.assertEqual(self.list(), [])
+        self.assertEqual(self.list("--all"), [])
 
     def test_two_at_once(self):
         first, second = self.start("--max-tokens", TOKENS), self.start("--max-tokens", TOKENS, *SAMPLED)

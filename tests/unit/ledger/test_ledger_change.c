@@ -56,6 +56,26 @@ static void test_two_that_change_one_session_leave_it_whole(void **state) {
   sqlite3_close(db);
 }
 
+/* What could go on is ended; what is complete stays so. */
+static void test_a_person_ends_what_could_go_on(void **state) {
+  const own_folder *p = *state;
+  err e = {0};
+  for (uint64_t id = 1; id <= 5; id++) finished(p->path, id, 2);
+  sqlite3 *db = open_database(p->path);
+  exec(db, "UPDATE session SET finish = id; UPDATE session SET state = 2, finish = NULL WHERE id = 5");
+  for (uint64_t id = 1; id <= 5; id++)
+    for (int again = 0; again < 2; again++) {
+      int64_t before = number(db, "SELECT total(updated) FROM session");
+      assert_int_equal(ledger_change_end(db, p->path, id, (wire_finish)LEDGER_BY_HAND, &e), ERR_OK);
+      assert_int_equal(before == number(db, "SELECT total(updated) FROM session"), id == 1 || again);
+    }
+  assert_int_equal(number(db, "SELECT count(*) FROM session WHERE state = 1 AND finish = 5"), 4);
+  assert_int_equal(number(db, "SELECT finish FROM session WHERE id = 1"), WIRE_FINISH_STOP);
+  assert_int_equal(ledger_change_rollback(db, p->path, 3, 2, &e), ERR_OK); /* takes it back */
+  assert_int_equal(number(db, "SELECT state FROM session WHERE id = 3"), LEDGER_INTERRUPTED);
+  sqlite3_close(db);
+}
+
 /* The time of the last change counts, to the microsecond. What a living process serves is left alone. */
 static void test_old_sessions_are_ended_or_deleted(void **state) {
   const own_folder *p = *state;
@@ -66,7 +86,7 @@ static void test_old_sessions_are_ended_or_deleted(void **state) {
   append(&living, 5, 0, 2);
   assert_true(comes_to(&living, 5, 5));
   sqlite3 *db = open_database(p->path);
-  exec(db, "UPDATE session SET updated = 1000 * id, created = 7");
+  exec(db, "UPDATE session SET updated = 1000 * id, created = 7; UPDATE session SET finish = 1 WHERE id < 5");
   exec(db, "UPDATE session SET state = 2, finish = NULL WHERE id IN (2, 3)"); /* interrupted */
   exec(db,
        "UPDATE session SET state = 0, owner = 12345 WHERE id = 3"); /* by one that nobody knows any more */
@@ -85,7 +105,7 @@ static void test_old_sessions_are_ended_or_deleted(void **state) {
   assert_int_equal(
       number(
           db,
-          "SELECT count(*) FROM session WHERE state = 1 AND finish = 3 AND owner IS NULL AND updated > 9000"),
+          "SELECT count(*) FROM session WHERE state = 1 AND finish = 5 AND owner IS NULL AND updated > 9000"),
       2);
   append(&living, 5, 2, 1);
   living.end(living.self, 5, 6, WIRE_FINISH_LENGTH, NULL);
@@ -115,9 +135,8 @@ static void test_many_dead_orchestrators_are_removed(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(test_a_session_rolls_back_to_any_length),
-      CASE(test_two_that_change_one_session_leave_it_whole),
-      CASE(test_old_sessions_are_ended_or_deleted),
+      CASE(test_a_session_rolls_back_to_any_length),  CASE(test_two_that_change_one_session_leave_it_whole),
+      CASE(test_a_person_ends_what_could_go_on),      CASE(test_old_sessions_are_ended_or_deleted),
       CASE(test_many_dead_orchestrators_are_removed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -88,10 +88,28 @@ static void test_the_newest_sessions_are_listed_first(void **state) {
   static const int32_t limits[] = {0, 1, 4, 5, 6};
   for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
     uint64_t next = 5;
-    int64_t total;
-    assert_int_equal(ledger_query_list(db, "it", limits[i], count_lines, &next, &total, &e), ERR_OK);
-    assert_int_equal(total, 5);
+    ledger_totals total;
+    assert_int_equal(ledger_query_list(db, "it", limits[i], true, count_lines, &next, &total, &e), ERR_OK);
+    assert_true(total.listed == 5 && total.by_hand == 0);
     assert_int_equal(5 - next, limits[i] && limits[i] < 5 ? limits[i] : 5);
+  }
+  sqlite3_close(db);
+}
+
+/* Those that a person has ended, only if they are asked for. */
+static void test_what_a_person_has_ended_is_left_out(void **state) {
+  const own_folder *p = *state;
+  err e = {0};
+  for (uint64_t id = 1; id <= 5; id++) finished(p->path, id, 1);
+  sqlite3 *db = open_database(p->path);
+  exec(db, "UPDATE session SET created = 1000 * id; UPDATE session SET state = 2, finish = NULL WHERE id = 4;"
+           "UPDATE session SET finish = 5 WHERE id = 5");
+  for (int all = 0; all < 2; all++) {
+    uint64_t next = 4 + (uint64_t)all;
+    ledger_totals total;
+    assert_int_equal(ledger_query_list(db, "it", 2, all, count_lines, &next, &total, &e), ERR_OK);
+    assert_true(total.listed == 4 + all && total.by_hand == 1);
+    assert_int_equal(next, 2 + all); /* two lines of the others */
   }
   sqlite3_close(db);
 }
@@ -101,6 +119,7 @@ int main(void) {
       CASE(test_damage_is_reported_as_damage),
       CASE(test_a_session_is_found_by_its_first_digits),
       CASE(test_the_newest_sessions_are_listed_first),
+      CASE(test_what_a_person_has_ended_is_left_out),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

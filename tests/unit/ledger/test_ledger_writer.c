@@ -299,6 +299,25 @@ static void test_what_comes_during_a_transaction_is_written_with_the_next(void *
   }
 }
 
+/* Another session's tokens make the writer write between the two. */
+static void test_a_beginning_waits_for_its_first_epoch(void **state) {
+  const own_folder *p = *state;
+  const ledger_record r = {
+      .session = 2, .tokens = prompt, .length = 3, .prompt_length = 3, .options = &request};
+  ledger l = opened(p->path);
+  sqlite3 *db = open_database(p->path);
+  assert_int_equal(l.begin(l.self, &r), ERR_OK);
+  begin(&l, 1);
+  append(&l, 1, 0, 2);
+  assert_true(comes_to(&l, 1, 5));
+  assert_int_equal(number(db, "SELECT count(*) FROM session WHERE id = 2"), 0);
+  assert_int_equal(l.epoch(l.self, 2, 1), ERR_OK);
+  assert_true(comes_to(&l, 2, 3));
+  assert_int_equal(number(db, "SELECT count(*) FROM session WHERE id = 2 AND epoch > 0"), 1);
+  l.close(l.self);
+  sqlite3_close(db);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_no_call_waits_for_a_locked_file),
@@ -309,6 +328,7 @@ int main(void) {
       CASE(test_only_the_fast_mode_shows_what_is_not_kept),
       CASE(test_no_epoch_is_given_that_cannot_be_recorded),
       CASE(test_a_transaction_may_be_written_twice),
+      CASE(test_a_beginning_waits_for_its_first_epoch),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

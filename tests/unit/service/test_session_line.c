@@ -131,6 +131,7 @@ static const struct {
     {"id", "\"12\"", "\"id\"", ERR_FORMAT},
     {"id", "\"FEDCBA9876543210\"", "\"id\"", ERR_FORMAT},
     {"state", "\"happy\"", "\"state\"", ERR_FORMAT},
+    {"state", "\"Ended\"", "\"state\"", ERR_FORMAT},
     {"state", "null", "\"state\"", ERR_FORMAT},
     {"model", "7", "\"model\"", ERR_FORMAT},
     {"model_fingerprint", "\"\"", "\"model_fingerprint\"", ERR_FORMAT},

@@ -159,7 +159,7 @@ static void on_news(void *owner) {
   completion *c = &b->answers[with_draft(b)];
   if (service_trouble(b->service, &trouble)) {
     if (b->running) completion_fail(c, b->service, &trouble);
-    stop(b, command_error(STATUS_WORKER, "%s", trouble.text));
+    stop(b, command_trouble(b->service, &trouble));
   } else if (service_signal(b->service)) {
     if (b->running) completion_cancel(c, b->service);
     stop(b, command_signal_status(service_signal(b->service)));

@@ -422,8 +422,7 @@ static void on_news(void *owner) {
   chat *c = owner;
   err trouble = {0};
   if (service_signal(c->service)) leave(c, command_signal_status(service_signal(c->service)));
-  if (service_trouble(c->service, &trouble) && !c->over)
-    leave(c, command_error(STATUS_WORKER, "%s", trouble.text));
+  if (service_trouble(c->service, &trouble) && !c->over) leave(c, command_trouble(c->service, &trouble));
   c->ready |= service_ready(c->service);
   if (c->asking) completion_update(&c->completion, c->service);
   if (c->asking) show_progress(&c->show, &c->completion, clock_us());

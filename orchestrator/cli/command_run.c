@@ -161,13 +161,13 @@ static int report(const run *r) {
                                        .details = r->flags->workers.verbose,
                                        .gain = r->flags->show != SHOW_NEVER};
   end_line(r);
-  if (r->completion.trouble.code) command_error(STATUS_WORKER, "%s", r->completion.trouble.text);
+  if (r->completion.trouble.code) command_trouble(r->service, &r->completion.trouble);
   bool both = r->compared && is_whole(&r->completion);
   command_closing closing;
   FILE *to = command_closing_open(&closing, r->flags);
   if (both)
     closing_lines_print_both(to, &r->plain, &r->completion, &words);
-  else
+  else if (!r->completion.trouble.code || r->completion.count > 0)
     closing_lines_print(to, &r->completion, &words);
   command_closing_close(&closing);
   if (r->status) return command_error(r->status, "out of memory");

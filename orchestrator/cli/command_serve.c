@@ -80,7 +80,7 @@ static int read_tls(serve *s) {
 
 static int report(const serve *s) {
   err trouble = {0};
-  if (service_trouble(s->service, &trouble)) return command_error(STATUS_WORKER, "%s", trouble.text);
+  if (service_trouble(s->service, &trouble)) return command_trouble(s->service, &trouble);
   return command_signal_status(service_signal(s->service));
 }
 

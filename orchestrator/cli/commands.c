@@ -20,6 +20,11 @@ int command_error(exit_status code, const char *format, ...) {
   return code;
 }
 
+exit_status command_trouble(const service *s, const err *trouble) {
+  if (!service_trouble_explained(s)) command_error(STATUS_WORKER, "%s", trouble->text);
+  return STATUS_WORKER;
+}
+
 void command_clean_stdout(void) {
   FILE *clean = terminal_clean_stream(stdout);
   if (clean) stdout = clean;

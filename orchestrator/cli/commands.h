@@ -40,6 +40,8 @@ int command_error(exit_status code, const char *format, ...) __attribute__((form
 void command_clean_stdout(void);
 /* Exit status of a command that a signal ended. */
 exit_status command_signal_status(int signal_number);
+/* Prints the trouble of a service, unless its target has said all of it; STATUS_WORKER. */
+exit_status command_trouble(const service *s, const err *trouble);
 /* Exit status for an error of service_serve, or of the ledger. */
 exit_status command_serve_status(int code);
 /* Opens a model and reads its vocabulary (a file without weights will do), and says what is wrong with it.

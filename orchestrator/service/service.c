@@ -38,6 +38,7 @@ struct service {
   child_processes *children;
   int32_t target, draft; /* numbers of child_processes.h, or NO_CHILD */
   err trouble;
+  bool explained; /* the target has said why it could not start */
 
   wire_id self;
   ledger_choice *ledger;
@@ -189,6 +190,7 @@ static bool watch_signals(service *s) {
 
 static void set_trouble(service *s, const char *name, const child_processes_exit *x) {
   if (s->trouble.code) return;
+  s->explained = x->child == s->target && x->code > 0;
   err_set(&s->trouble, ERR_GONE, "%s %s (%s): %s", name, worker_restart_verdict(x), x->text,
           worker_restart_remedy(x));
 }
@@ -490,6 +492,10 @@ int service_drain(service *s, wire_id worker, bool drained, err *e) {
 int service_trouble(const service *s, err *e) {
   if (e && s->trouble.code) *e = s->trouble;
   return s->trouble.code;
+}
+
+bool service_trouble_explained(const service *s) {
+  return s->explained;
 }
 
 int service_signal(const service *s) {

@@ -76,6 +76,8 @@ int service_drain(service *s, wire_id worker, bool drained, err *e);
 /* ERR_OK, or why no session can go on: a program could not start or kept dying (ERR_GONE), or there was no
  * target for target_wait_s (ERR_TIMEOUT). */
 int service_trouble(const service *s, err *e);
+/* Has the target that could not start said itself why? Then that is all that a person needs. */
+bool service_trouble_explained(const service *s);
 /* SIGINT, SIGTERM or SIGHUP once it came, else 0. */
 int service_signal(const service *s);
 

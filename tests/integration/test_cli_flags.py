@@ -245,6 +245,13 @@ class Habits(Command):
         self.assertIn("the context of 256 tokens is full", errors)
         self.assertIn("--threads 64 is more than the", errors)
 
+    def test_a_device_that_is_not_there_is_told_alone(self):
+        for flags in ([], ["--json"]):
+            status, _, errors = tandem("run", "-m", MODEL, *flags, "--device", "cuda:77", PROMPT)
+            self.assertEqual(status, WORKER, errors)
+            self.assertEqual(len(errors.splitlines()), 1, errors)
+            self.assertTrue(errors.startswith("tandem-target: error: "), errors)
+
     def test_what_is_missing_is_named(self):
         path = "some/model.gguf"
         for args, phrase in [

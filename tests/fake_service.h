@@ -66,6 +66,11 @@ int service_signal(const service *s) {
   return s->signal;
 }
 
+bool service_trouble_explained(const service *s) {
+  (void)s;
+  return false;
+}
+
 int service_trouble(const service *s, err *e) {
   if (e) *e = s->trouble;
   return s->trouble.code;

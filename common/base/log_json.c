@@ -1,5 +1,6 @@
 #include "common/base/log_json.h"
 
+#include "common/base/json_text.h"
 #include <ctype.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -58,7 +59,7 @@ char *log_json_line(const char *program, const char *level, int64_t wall_us, con
   json_object_set_new(o, "program", json_string(program));
   add_session(o, add_request(o, text));
   json_object_set_new(o, "text", text_of(text, strlen(text)));
-  char *object = json_dumps(o, JSON_COMPACT), *line = NULL;
+  char *object = json_text(o, JSON_COMPACT), *line = NULL;
   if (object && asprintf(&line, "%s\n", object) < 0) line = NULL;
   free(object);
   json_decref(o);

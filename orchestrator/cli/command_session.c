@@ -1,6 +1,7 @@
 /* tandem session: what the ledger keeps, to look at and to go on with. */
 #include "orchestrator/cli/command_session.h"
 
+#include "common/base/json_text.h"
 #include "common/base/clock.h"
 #include "common/base/program_flags.h"
 #include "orchestrator/ledger/ledger_change.h"
@@ -94,7 +95,7 @@ json_t *command_session_seconds(int64_t us) {
 }
 
 int command_session_print_json(json_t *object, size_t how) {
-  char *text = object ? json_dumps(object, how) : NULL;
+  char *text = object ? json_text(object, how) : NULL;
   json_decref(object);
   if (!text) return command_error(STATUS_FAILED, "out of memory");
   bool ok = puts(text) >= 0 && fflush(stdout) == 0;

@@ -1,4 +1,5 @@
 /* tandem status: what runs now on this machine, by the ledger. */
+#include "common/base/json_text.h"
 #include "orchestrator/ledger/ledger_change.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/ledger/ledger_query.h"
@@ -71,7 +72,7 @@ static void each(void *context, const ledger_orchestrator *o) {
 
 static int print(report *r, const char *path) {
   if (r->json) {
-    char *text = json_dumps(r->list, JSON_INDENT(1) | JSON_REAL_PRECISION(16));
+    char *text = json_text(r->list, JSON_INDENT(1) | JSON_REAL_PRECISION(16));
     if (!text) return command_error(STATUS_FAILED, "out of memory");
     puts(text);
     free(text);

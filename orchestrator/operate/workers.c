@@ -1,4 +1,5 @@
 /* tandem workers: lists the workers of a running server, drains and resumes them. */
+#include "common/base/json_text.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/operate/operate.h"
 #include "orchestrator/operate/server_link.h"
@@ -13,7 +14,7 @@ static int report(const err *e) {
 
 static int print(const flags *f, const json_t *workers) {
   if (f->json) {
-    char *text = json_dumps(workers, JSON_INDENT(1));
+    char *text = json_text(workers, JSON_INDENT(1));
     if (!text) return command_error(STATUS_FAILED, "out of memory");
     puts(text);
     free(text);

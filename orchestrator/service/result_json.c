@@ -1,5 +1,6 @@
 #include "orchestrator/service/result_json.h"
 
+#include "common/base/json_text.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,7 +127,7 @@ json_t *result_json_of_both(const completion *plain, const completion *drafted) 
 }
 
 char *result_json_line(json_t *object) {
-  char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS)) : NULL;
+  char *text = object ? json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS)) : NULL;
   json_decref(object);
   size_t size = text ? strlen(text) : 0;
   char *line = text ? realloc(text, size + 2) : NULL;

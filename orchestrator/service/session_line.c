@@ -1,5 +1,6 @@
 #include "orchestrator/service/session_line.h"
 
+#include "common/base/json_text.h"
 #include "common/file/json.h"
 #include "orchestrator/ledger/options_json.h"
 #include "orchestrator/service/result_json.h"
@@ -44,7 +45,7 @@ static json_t *sealed(json_t *object, const ledger_session *s) {
 
 char *session_line_write(json_t *object, const ledger_session *s) {
   json_t *o = object ? sealed(object, s) : NULL;
-  char *text = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(SESSION_LINE_DIGITS)) : NULL;
+  char *text = o ? json_text(o, JSON_COMPACT | JSON_REAL_PRECISION(SESSION_LINE_DIGITS)) : NULL;
   json_decref(o);
   return text;
 }

@@ -36,6 +36,14 @@ class Batch(Command):
                 self.assertEqual(x["text"], want["text"])
                 self.assertEqual(x["finish_reason"], "length")
 
+    def test_what_would_move_a_terminal_is_escaped(self):
+        name = "a\x7f\x9b31m\u202eb\u2066"
+        request = json.dumps({"id": name, "prompt": PROMPT}).encode() + b"\n"
+        status, out, errors = tandem("batch", "-m", MODEL, "--max-tokens", "2", "-", "-", stdin=request)
+        self.assertEqual(status, OK, errors)
+        self.assertEqual(json.loads(out)["id"], name)
+        self.assertIn(b'"a\\u007F\\u009B31m\\u202Eb\\u2066"', out)
+
     def test_lines_without_an_id_are_numbered(self):
         lines = [{"prompt": PROMPT}, {"id": "own", "prompt": PROMPT}, {"prompt": PROMPT}, {"prompt": 5}]
         got, _ = self.run_batch(lines, "--max-tokens", "4", status=FAILED)

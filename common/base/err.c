@@ -1,12 +1,17 @@
 #include "common/base/err.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 
-/* A sentence may quote a file's name or what a peer says, and is read on a terminal. */
+/* A sentence may quote a file's name or what a peer says, and is read on a terminal: no control character
+ * gets there, neither of one byte nor of two (U+0080 to U+009F). */
 static void make_plain(char *text) {
-  for (; *text; text++)
-    if (((unsigned char)*text < ' ' && *text != '\n' && *text != '\t') || *text == 0x7f) *text = '?';
+  for (unsigned char *p = (unsigned char *)text; *p; p++) {
+    bool two = p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f;
+    if ((*p < ' ' && *p != '\n' && *p != '\t') || *p == 0x7f || two) *p = '?';
+    if (two) *++p = '?';
+  }
 }
 
 int err_set(err *e, int code, const char *format, ...) {

@@ -69,6 +69,10 @@ static void a_sentence_has_no_controls(void **state) {
   err e;
   err_set(&e, ERR_IO, "cannot read %s", "a\x1b[31m\x7f\n");
   assert_string_equal(e.text, "cannot read a?[31m?\n");
+  err_set(&e, ERR_IO, "%s",
+          "\xc2\x9b"
+          "31m \xc2\x80\xc2\xa0\xc3\xa9\xc2");
+  assert_string_equal(e.text, "??31m ??\xc2\xa0\xc3\xa9\xc2");
 }
 
 int main(void) {

@@ -261,9 +261,13 @@ int detokenizer_feed(detokenizer *d, int32_t id, detokenizer_out *out) {
   return ERR_OK;
 }
 
-size_t detokenizer_held(const detokenizer *d, bool *partial) {
-  *partial = d->partial_size > 0;
+size_t detokenizer_held(const detokenizer *d) {
   return d->held_size - d->shown;
+}
+
+void detokenizer_cut(detokenizer *d, detokenizer_out *out) {
+  if (d->held) forget_shown(d);
+  give(d, 0, out);
 }
 
 int detokenizer_end(detokenizer *d, detokenizer_out *out) {

@@ -33,8 +33,11 @@ typedef struct detokenizer_out {
 } detokenizer_out;
 
 int detokenizer_feed(detokenizer *d, int32_t id, detokenizer_out *out); /* ERR_ARG: no such id; ERR_NOMEM */
-/* Bytes of whole characters that are held back; whether an unfinished character is as well. */
-size_t detokenizer_held(const detokenizer *d, bool *partial);
+/* Bytes of whole characters that are held back. */
+size_t detokenizer_held(const detokenizer *d);
+/* Gives them, and not an unfinished character: the text ends here, but more tokens may complete that another
+ * time. */
+void detokenizer_cut(detokenizer *d, detokenizer_out *out);
 /* Ends the text and gives what was held back. An unfinished character comes out as U+FFFD, which may complete
  * a stop string. After a stop, both functions give no text and set `stopped` again. */
 int detokenizer_end(detokenizer *d, detokenizer_out *out);

@@ -154,8 +154,7 @@ static bool await_reply(chat *c) {
     uv_run(service_loop(c->service), UV_RUN_ONCE);
   if (c->over) return false;
   const completion *a = &c->completion;
-  bool open = a->shown == 0 || a->shown > a->text_size || a->text[a->shown - 1] != '\n';
-  say(c, "\n", open);
+  say(c, "\n", a->shown == 0 || completion_line_is_open(a));
   while (!async_output_idle(&c->out)) uv_run(service_loop(c->service), UV_RUN_ONCE);
   if (c->out.failed)
     leave(c, command_error(STATUS_IO, "cannot write the answer: %s", uv_strerror(c->out.failed)));

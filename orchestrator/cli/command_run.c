@@ -150,7 +150,7 @@ static void on_news(void *owner) {
 /* On a terminal, ends the line so that what follows begins at the left edge. */
 static void end_line(const run *r) {
   const completion *c = r->compared ? &r->plain : &r->completion;
-  bool open = !r->flags->json && c->shown > 0 && c->text[c->shown - 1] != '\n';
+  bool open = !r->flags->json && completion_line_is_open(c);
   if (open && isatty(STDOUT_FILENO) && !r->out.failed && write(STDOUT_FILENO, "\n", 1) < 0) return;
 }
 

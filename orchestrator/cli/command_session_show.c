@@ -16,10 +16,18 @@ typedef struct texts {
   spelled prompt, output;
 } texts;
 
-/* The ids as text. `output`: it is an answer, which its stop strings end; `ended`: and nothing of it is held
- * back. */
+typedef enum { OPEN, CUT, WHOLE } ending; /* OPEN: what is held back may still become a stop string */
+
+static void end_text(FILE *f, detokenizer *d, ending how) {
+  detokenizer_out out = {0};
+  if (how == CUT) detokenizer_cut(d, &out);
+  if (how == WHOLE && detokenizer_end(d, &out)) return;
+  if (out.size) fwrite(out.text, 1, out.size, f);
+}
+
+/* The ids as text. `output`: it is an answer, which its stop strings end. */
 static spelled text_of(const text_model *m, const int32_t *ids, int32_t count, const session_about *about,
-                       bool output, bool ended) {
+                       bool output, ending how) {
   int32_t stop_count = output ? about->stop_count : 0;
   detokenizer *d = NULL;
   if (detokenizer_alloc(&d, m->tokens, about->stops, stop_count, output, !output || !about->raw, NULL))
@@ -29,15 +37,17 @@ static spelled text_of(const text_model *m, const int32_t *ids, int32_t count, c
   detokenizer_out out;
   for (int32_t i = 0; f && i < count; i++)
     if (detokenizer_feed(d, ids[i], &out) == ERR_OK) fwrite(out.text, 1, out.size, f);
-  if (f && ended && detokenizer_end(d, &out) == ERR_OK) fwrite(out.text, 1, out.size, f);
+  if (f) end_text(f, d, how);
   if (f) fclose(f);
   detokenizer_free(d);
   return t;
 }
 
-/* The end of its text is not held back any more; where a stop string ended it, that end has become one. */
-static bool ends_whole(const ledger_session *s) {
-  return s->state == LEDGER_ENDED && (s->finish != WIRE_FINISH_STOP || command_session_ended_with_stop(s));
+/* As the answer was shown; where a stop string ended it, what was held back has become one. */
+static ending ending_of(const ledger_session *s) {
+  if (s->state != LEDGER_ENDED) return OPEN;
+  if (s->finish != WIRE_FINISH_STOP) return CUT;
+  return command_session_ended_with_stop(s) ? WHOLE : OPEN;
 }
 
 static int open_vocabulary(command_session_vocabulary *v, const char *path, err *e) {
@@ -66,9 +76,9 @@ static texts read_texts(command_session_work *w, const ledger_session *s, const 
   if (rc == ERR_OK && !text_model_is(m, s->fingerprint))
     rc = err_set(&e, ERR_MISMATCH, "%s is not the model of this session", path);
   if (rc == ERR_OK && m->tokens) {
-    t.prompt = text_of(m, s->tokens, s->prompt_length, about, false, true);
+    t.prompt = text_of(m, s->tokens, s->prompt_length, about, false, WHOLE);
     t.output =
-        text_of(m, s->tokens + s->prompt_length, s->length - s->prompt_length, about, true, ends_whole(s));
+        text_of(m, s->tokens + s->prompt_length, s->length - s->prompt_length, about, true, ending_of(s));
   }
   if (e.code) fprintf(stderr, "tandem: no text: %s (-m FILE names the model)\n", e.text);
   return t;

@@ -1,7 +1,6 @@
 #include "orchestrator/service/completion.h"
 
 #include "common/base/clock.h"
-#include "common/text/utf8.h"
 #include "orchestrator/service/session_about.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,9 +68,15 @@ static int32_t admit(void *context, const int32_t *tokens, int32_t count, bool *
   return c->kept < 0 ? taken : c->kept - before;
 }
 
+/* An answer that was cut may go on, with the rest of a character. */
 static void end_text(completion *c) {
-  detokenizer_out out;
-  if (c->detokenizer && detokenizer_end(c->detokenizer, &out) == ERR_OK) add_text(c, &out);
+  detokenizer_out out = {0};
+  if (!c->detokenizer) return;
+  if (c->finish != WIRE_FINISH_STOP)
+    detokenizer_cut(c->detokenizer, &out);
+  else if (detokenizer_end(c->detokenizer, &out))
+    return;
+  add_text(c, &out);
 }
 
 /* ---- begin ---- */
@@ -126,9 +131,8 @@ static int feed_again(completion *c, err *e) {
     }
   if (c->show_whole) return ERR_OK;
   c->shown = c->text_size;
-  /* What was held back has been shown at the end, and U+FFFD for an unfinished character. */
-  if (c->detokenizer && r->state == LEDGER_ENDED)
-    c->shown += detokenizer_held(c->detokenizer, &c->character_shown);
+  /* What was held back has been shown at the end. */
+  if (c->detokenizer && r->state == LEDGER_ENDED) c->shown += detokenizer_held(c->detokenizer);
   return ERR_OK;
 }
 
@@ -268,6 +272,10 @@ static void note_first(completion *c, const sessions_view *v) {
   if (!c->first_shown_us && v->logged > before) c->first_shown_us = clock_us();
 }
 
+bool completion_line_is_open(const completion *c) {
+  return c->shown > c->text_size || (c->shown > 0 && c->text[c->shown - 1] != '\n');
+}
+
 bool completion_is_over(const completion *c) {
   return c->finish && !c->session;
 }
@@ -294,19 +302,8 @@ static size_t same_origin(completion *c, const sessions_view *v, size_t end, boo
   return last < c->fed && c->text_after[last] < end ? c->text_after[last] : end;
 }
 
-/* What has become of the character that U+FFFD stood for is not shown again. */
-static void pass_character(completion *c, size_t end) {
-  size_t length;
-  uint32_t code;
-  if (!c->character_shown || c->shown >= end) return;
-  utf8_next((const uint8_t *)c->text + c->shown, end - c->shown, &length, &code);
-  c->shown += length;
-  c->character_shown = false;
-}
-
 static void give_text(completion *c, const sessions_view *v) {
   size_t end = showable(c, v);
-  pass_character(c, end);
   while (c->shown < end) {
     size_t from = c->shown;
     bool accepted;

@@ -27,7 +27,6 @@ struct completion {
       *resume;              /* borrowed: the session that this completion continues; NULL: it is a new one */
   bool show_whole;          /* of a continued session: also give the text that was there already */
   bool accepted_wanted;     /* the sink wants to know which text came with accepted tokens */
-  bool character_shown;     /* of a continued session: U+FFFD, for what comes next */
   detokenizer *detokenizer; /* NULL: the model has no vocabulary, and the answer no text */
   uint64_t session;         /* 0: not begun, or over */
   uint64_t id;              /* the session, also when it is over; 0: there was none */
@@ -92,6 +91,9 @@ void completion_cancel(completion *c, service *s);
 void completion_fail(completion *c, service *s, const err *why);
 /* It has ended, and all figures are there. */
 bool completion_is_over(const completion *c);
+/* Does what was shown, here or before it was resumed, end within a line? A stop string may have cut it since.
+ */
+bool completion_line_is_open(const completion *c);
 
 /* Fills *out with the session of a completion that was cut by a length limit or cancelled, as the ledger
  * would give it, for up to `more` further tokens. Release *out with ledger_session_fini. ERR_ARG: it was not

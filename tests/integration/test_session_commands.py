@@ -180,6 +180,36 @@ class Sessions(Case):
             self.session("rollback", id, "--to", str(count - back))
             self.assertEqual(self.session("resume", id, "--whole"), whole)
 
+    def test_a_letter_that_is_cut_comes_whole_with_the_rest(self):
+        """Its first half is not shown, wherever the answer is cut; what both runs have shown is the answer."""
+        text = "\u00e9\U0001f642\u20ac"
+        run = "run", "-m", MODEL, "--ledger", self.ledger, "--grammar", f'root ::= "{text}"'
+        whole = json.loads(self.good(*run, "--json", PROMPT))
+        self.assertEqual((whole["text"], whole["finish_reason"]), (text, "stop"))
+        halves = 0
+        for count in range(1, len(whole["token_ids"])):
+            first = self.good(*run, "--max-tokens", count, PROMPT)
+            self.assertEqual(first, text[:len(first)])
+            line = self.list()[0]
+            self.assertEqual((line["state"], line["tokens"]), ("length", count))
+            kept = json.loads(self.session("export", line["session"]))
+            self.assertEqual(kept["text"], first)
+            second = self.good("session", "resume", "--ledger", self.ledger, line["session"], "--max-tokens", 1)
+            rest = self.session("resume", line["session"], "--max-tokens", "32") if self.list()[0]["state"] != "stop" else ""
+            self.assertEqual(first + second + rest, text)
+            halves += b"\xef\xbf\xbd" in subprocess.run(
+                [TANDEM, "detokenize", "-m", MODEL], input=json.dumps(kept["token_ids"]).encode(), capture_output=True).stdout
+        self.assertGreater(halves, 2, "the vocabulary has no token for each of the letters")
+
+    def test_a_stop_string_that_a_resume_completes_takes_back_what_was_shown(self):
+        run = "run", "-m", MODEL, "--ledger", self.ledger, "--grammar", 'root ::= "hello world again"'
+        shown = self.good(*run, "--stop", "hello world", "--max-tokens", 1, PROMPT)
+        self.assertTrue(shown and "hello".startswith(shown), shown)
+        id = self.list()[0]["session"]
+        self.assertEqual(self.session("resume", id, "--max-tokens", "20"), "")
+        self.assertEqual((self.list()[0]["state"], self.list()[0]["tokens"]), ("stop", 0))
+        self.assertEqual(json.loads(self.session("export", id))["text"], "")
+
     @thorough
     def test_stop_strings_over_two_tokens(self):
         """The first of them may be logged before the second one comes: the ledger keeps what the answer has, whichever."""

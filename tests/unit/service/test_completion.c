@@ -163,12 +163,15 @@ static void say(run *r, const asked *q, int32_t from, int32_t count) {
                          hash_after(r, q, from + count)));
 }
 
-static void done(run *r, const asked *q) {
+static void done_as(run *r, const asked *q, wire_finish finish) {
   msg m = message(MSG_DONE, SELF, r->o.session, r->o.epoch);
-  m.u.done =
-      (msg_done){.length = q->count + 1, .hash = hash_after(r, q, q->count), .finish = WIRE_FINISH_LENGTH};
+  m.u.done = (msg_done){.length = q->count + 1, .hash = hash_after(r, q, q->count), .finish = finish};
   m.u.done.stats = (msg_stats){.forwards = 3, .rounds = 2, .rows = 8, .accepted = 5};
   rig_say(&r->p.r, TARGET, m);
+}
+
+static void done(run *r, const asked *q) {
+  done_as(r, q, WIRE_FINISH_LENGTH);
 }
 
 static ledger_entry kept(const run *r) {
@@ -351,12 +354,11 @@ static void test_a_resumed_one_shows_the_rest_or_the_whole(void **state) {
     }
 }
 
-/* One that had ended has shown what was held back, and U+FFFD for half a character: none of it comes again.
- */
+/* One that had ended has shown what was held back, but half a character: none of it comes again. */
 static void test_what_an_end_has_shown_is_not_shown_again(void **state) {
   (void)state;
   const asked q = {{B + 'x', B + 0xc3, B + 0xa9, B + 'a', HELLO, B + 'b', B + 'z'}, 7, {"helloq"}, 1};
-  static const size_t shown[] = {0, 1, 3, 3, 4, 9, 10}; /* after two tokens there is half a letter */
+  static const size_t shown[] = {0, 1, 1, 3, 4, 9, 10}; /* after two tokens there is half a letter */
   size_t text_after[IDS_MAX + 1];
   wanted w = expect(&q, text_after);
   for (int32_t logged = 0; logged < q.count; logged++) {
@@ -369,6 +371,47 @@ static void test_what_an_end_has_shown_is_not_shown_again(void **state) {
     assert_memory_equal(r.shown, w.text + shown[logged], r.size);
     finish(&r);
   }
+}
+
+/* Wherever an answer is cut, what both runs have shown is the answer. */
+static void test_half_a_letter_is_shown_with_the_rest(void **state) {
+  (void)state;
+  const asked q = {{B + 'x', B + 0xf0, B + 0x9f, B + 0x98, B + 0x80, HELLO, B + 'b'}, 7, {"helloq"}, 1};
+  size_t text_after[IDS_MAX + 1];
+  wanted w = expect(&q, text_after);
+  for (int32_t count = 0; count < q.count; count++) {
+    asked cut = q;
+    run first, rest;
+    cut.count = count;
+    begin(&first, &model, &cut, -1);
+    if (count) say(&first, &cut, 0, count);
+    done(&first, &cut);
+    completion_update(&first.a, &first.p);
+    assert_int_equal(first.size, first.a.text_size);
+    finish(&first);
+    begin_ended(&rest, &model, &q, count);
+    say(&rest, &q, count, q.count - count);
+    done(&rest, &q);
+    completion_update(&rest.a, &rest.p);
+    assert_int_equal(first.size + rest.size, w.size);
+    assert_memory_equal(first.shown, w.text, first.size);
+    assert_memory_equal(rest.shown, w.text + first.size, rest.size);
+    finish(&rest);
+  }
+}
+
+/* Nothing follows a stop: what came of the letter is U+FFFD. */
+static void test_half_a_letter_at_a_stop_is_shown_as_such(void **state) {
+  (void)state;
+  const asked q = {.ids = {B + 'x', B + 0xf0, B + 0x9f, END}, .count = 4};
+  run r;
+  begin(&r, &model, &q, -1);
+  say(&r, &q, 0, q.count);
+  done_as(&r, &q, WIRE_FINISH_STOP);
+  completion_update(&r.a, &r.p);
+  assert_int_equal(r.size, 4);
+  assert_memory_equal(r.shown, "x\xef\xbf\xbd", 4);
+  finish(&r);
 }
 
 static void check_about(const char *text, const char *draft, bool raw_with_layers) {
@@ -702,6 +745,8 @@ int main(void) {
       cmocka_unit_test(test_a_gain_needs_both_speeds),
       cmocka_unit_test(test_every_split_of_one_answer_gives_the_same_text),
       cmocka_unit_test(test_what_an_end_has_shown_is_not_shown_again),
+      cmocka_unit_test(test_half_a_letter_is_shown_with_the_rest),
+      cmocka_unit_test(test_half_a_letter_at_a_stop_is_shown_as_such),
       cmocka_unit_test(test_a_resumed_one_shows_the_rest_or_the_whole),
       cmocka_unit_test(test_what_the_target_is_asked_and_the_ledger_is_told),
       cmocka_unit_test(test_a_resumed_one_begins_a_higher_epoch),

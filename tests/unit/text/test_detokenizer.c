@@ -90,6 +90,24 @@ static void test_replaces_what_is_ill_formed(void **state) {
   tokenizer_close(t);
 }
 
+static void test_a_cut_gives_whole_characters_alone(void **state) {
+  (void)state;
+  static const char *const stops[] = {"ab\xc3\xa9"};
+  tokenizer *t = open_small();
+  detokenizer *d = open_with(t, stops, 1, true);
+  detokenizer_out out;
+  for (const char *c = "xab\xc3"; *c; c++)
+    assert_int_equal(detokenizer_feed(d, B + (uint8_t)*c, &out), ERR_OK);
+  assert_int_equal(out.size, 0);
+  assert_int_equal(detokenizer_held(d), 2);
+  detokenizer_cut(d, &out);
+  assert_int_equal(out.size, 2);
+  assert_memory_equal(out.text, "ab", 2);
+  assert_false(out.stopped);
+  detokenizer_free(d);
+  tokenizer_close(t);
+}
+
 static void test_gives_a_character_when_it_is_whole(void **state) {
   (void)state;
   static const uint8_t bytes[] = {'a', 0xf0, 0x9f, 0x98, 0x80, 0xe2, 0x82, 'b', 0xff, 0xc3};
@@ -409,6 +427,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_replaces_what_is_ill_formed),
       cmocka_unit_test(test_gives_a_character_when_it_is_whole),
+      cmocka_unit_test(test_a_cut_gives_whole_characters_alone),
       cmocka_unit_test(test_special_tokens),
       cmocka_unit_test(test_goldens_stream_as_they_decode_whole),
       cmocka_unit_test(test_stops),

@@ -130,7 +130,7 @@ typedef struct msg_hello {
   hash16 host;                                /* common/base/host_id.h; zero: not told */
   wire_string device;                         /* what it computes on ("cpu", ...); empty: on none */
   hash16 model_hash;  /* of the whole file (model_file_read_hash), in a WELCOME of WIRE_VERSION_HASH alone;
-                         zero:  not told */
+                         zero: not told */
   wire_location seen; /* no field of the frame: where the transport saw it come from, */
   unsigned roles;     /* nor is this: the roles that its key may have, keys.h; 0: no key is asked for here */
 } msg_hello;

@@ -1,6 +1,7 @@
 #include "common/base/hash.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -51,6 +52,15 @@ hash16 hash_stream_end(hash_stream *s) {
   hash16 out = canonical(XXH3_128bits_digest((XXH3_state_t *)s));
   XXH3_freeState((XXH3_state_t *)s);
   return out;
+}
+
+bool hash_read_hex(const char *text, size_t count, uint8_t *bytes) {
+  if (strspn(text, "0123456789abcdefABCDEF") < 2 * count) return false;
+  for (size_t i = 0; i < count; i++) {
+    char two[] = {text[2 * i], text[2 * i + 1], 0};
+    bytes[i] = (uint8_t)strtoul(two, NULL, 16);
+  }
+  return true;
 }
 
 void hash_format(hash16 h, char out[33]) {

@@ -33,12 +33,6 @@ static int line_of(const mapped_stamp *s, hash16 h, char out[LINE_BYTES]) {
   return n;
 }
 
-static bool read_digits(const char *digits, hash16 *out) {
-  for (int i = 0; i < 16; i++)
-    if (sscanf(digits + 2 * i, "%2hhx", &out->bytes[i]) != 1) return false;
-  return true;
-}
-
 static bool path_of(const mapped_stamp *s, char path[PATH_MAX]) {
   char name[64];
   snprintf(name, sizeof name, "hashes/%" PRIx64 "-%" PRIx64, s->device, s->number);
@@ -46,14 +40,15 @@ static bool path_of(const mapped_stamp *s, char path[PATH_MAX]) {
 }
 
 bool file_hash_recall(const mapped_file *m, hash16 *out) {
-  char path[PATH_MAX], said[LINE_BYTES], facts[LINE_BYTES], line[LINE_BYTES];
+  char path[PATH_MAX], said[LINE_BYTES + 1], facts[LINE_BYTES], line[LINE_BYTES];
   FILE *f = path_of(&m->stamp, path) ? fopen(path, "re") : NULL;
   if (!f) return false;
-  size_t size = fread(said, 1, sizeof said, f);
+  size_t size = fread(said, 1, sizeof said - 1, f);
+  said[size] = 0;
   fclose(f);
   size_t at = (size_t)facts_of(&m->stamp, facts);
   hash16 h;
-  if (size < at + HASH_DIGITS || !read_digits(said + at, &h)) return false;
+  if (size < at + HASH_DIGITS || !hash_read_hex(said + at, sizeof h.bytes, h.bytes)) return false;
   if ((size_t)line_of(&m->stamp, h, line) != size || memcmp(line, said, size) != 0) return false;
   *out = h;
   return true;

@@ -64,7 +64,7 @@ hash16 model_file_fingerprint(const model_file *f);
  * of its configuration and of the hashes of its tokenizer.json and of its tensors' files. False: programs do
  * not remember it, so that model_file_read_hash has to read the files. */
 bool model_file_recall_hash(const model_file *f, hash16 *out);
-/* The same at once, or in about a second for 10 GB that are in memory. False: *stop (NULL: none) was set
+/* The same at once, or in about two seconds for 10 GB that are in memory. False: *stop (NULL: none) was set
  * meanwhile. */
 bool model_file_read_hash(const model_file *f, const atomic_bool *stop, hash16 *out);
 

@@ -46,14 +46,8 @@ int command_session_end(command_session_work *w) {
   if (w->flags.older_us >= 0) return end_old(w);
   int code = command_session_find(w, &id);
   if (code) return code;
-  ledger_session s;
-  int rc = ERR_OK;
-  if (w->flags.forget)
-    rc = ledger_change_delete(w->db, w->path, id, &e);
-  else if ((rc = ledger_query_load(w->db, w->path, id, &s, &e)) == ERR_OK) {
-    rc = ledger_change_end(w->db, w->path, id, LEDGER_BY_HAND, &e);
-    ledger_session_fini(&s);
-  }
+  int rc = w->flags.forget ? ledger_change_delete(w->db, w->path, id, &e)
+                           : ledger_change_end(w->db, w->path, id, LEDGER_BY_HAND, &e);
   if (rc) return command_session_error(&e);
   printf("%016llx %s\n", (unsigned long long)id, w->flags.forget ? "is forgotten" : "has ended");
   return STATUS_OK;

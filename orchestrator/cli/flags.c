@@ -244,7 +244,9 @@ static void check_whole(flags *f, struct argp_state *state) {
   err e = {0};
   check_draft(f, state);
   check_listening(f, state);
-  if (!f->workers.model && !shape->without_model && f->argument_count > 0 && is_model(f->arguments[0]))
+  bool own = f->command == FLAGS_CONVERT; /* its arguments are such files themselves */
+  if (!f->workers.model && !shape->without_model && !own && f->argument_count > 0 &&
+      is_model(f->arguments[0]))
     argp_error(state, "no model: -m goes before the model's path, %s", f->arguments[0]);
   if (!f->workers.model && !shape->without_model)
     argp_error(state, "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches the default one)");

@@ -44,16 +44,14 @@ static int count_sessions(sqlite3 *db, const char *path, bool all, ledger_totals
   return code;
 }
 
-int ledger_query_list(sqlite3 *db, const char *path, int32_t limit, bool all,
-                      void (*each)(void *context, const ledger_line *l), void *context, ledger_totals *total,
-                      err *e) {
+static int list(sqlite3 *db, const char *path, int32_t limit, bool all,
+                void (*each)(void *context, const ledger_line *l), void *context, err *e) {
   static const char sql[] =
       "SELECT s.id, s.state, s.finish, s.created, s.updated, length(s.prompt) / 4, s.model, s.about,"
       " (SELECT total(length(ids)) / 4 FROM tokens WHERE session = s.id), " LEDGER_OWNER_COLUMNS
           LEDGER_OWNER_JOIN "WHERE ?1 OR (" BY_HAND ") IS NOT TRUE ORDER BY s.created DESC, s.id LIMIT ?2";
   sqlite3_stmt *s = NULL;
-  int code = count_sessions(db, path, all, total, e), rc = SQLITE_DONE;
-  if (code == ERR_OK) code = ledger_database_prepare(&s, db, path, sql, e);
+  int rc = SQLITE_DONE, code = ledger_database_prepare(&s, db, path, sql, e);
   if (code == ERR_OK) ledger_database_bind(s, "ii", (int64_t)all, limit ? (int64_t)limit : INT64_C(-1));
   while (code == ERR_OK && (rc = sqlite3_step(s)) == SQLITE_ROW) {
     ledger_line line = {.id = (uint64_t)sqlite3_column_int64(s, 0),
@@ -69,6 +67,18 @@ int ledger_query_list(sqlite3 *db, const char *path, int32_t limit, bool all,
   }
   if (code == ERR_OK && rc != SQLITE_DONE) code = ledger_error_last(db, path, e);
   sqlite3_finalize(s);
+  return code;
+}
+
+/* The transaction shows the count and the lines as they are at one moment. */
+int ledger_query_list(sqlite3 *db, const char *path, int32_t limit, bool all,
+                      void (*each)(void *context, const ledger_line *l), void *context, ledger_totals *total,
+                      err *e) {
+  bool own = sqlite3_get_autocommit(db);
+  if (own) sqlite3_exec(db, "BEGIN", NULL, NULL, NULL);
+  int code = count_sessions(db, path, all, total, e);
+  if (code == ERR_OK) code = list(db, path, limit, all, each, context, e);
+  if (own) sqlite3_exec(db, "COMMIT", NULL, NULL, NULL);
   return code;
 }
 

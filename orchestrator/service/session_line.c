@@ -54,12 +54,7 @@ char *session_line_write(json_t *object, const ledger_session *s) {
 
 static bool take_hex(const json_t *o, const char *key, size_t digits, uint8_t *bytes) {
   const char *text = json_string_value(json_object_get(o, key));
-  if (!text || strlen(text) != digits || strspn(text, "0123456789abcdef") != digits) return false;
-  for (size_t i = 0; i < digits / 2; i++) {
-    char two[3] = {text[2 * i], text[2 * i + 1], 0};
-    bytes[i] = (uint8_t)strtoul(two, NULL, 16);
-  }
-  return true;
+  return text && strlen(text) == digits && hash_read_hex(text, digits / 2, bytes);
 }
 
 static bool take_number(const json_t *o, const char *key, uint64_t *out) {

@@ -257,6 +257,7 @@ class Habits(Command):
         for args, phrase in [
             (("run", path, PROMPT), "-m goes before the model's path"),
             (("run", path), f"-m goes before the model's path, {path}"),
+            (("convert-head", "head.gguf", "out.gguf"), "no model: give one with -m FILE.gguf"),
             (("run", "-m", MODEL, "two", "words"), "put the prompt in quotes, or give - and"),
         ]:
             with self.subTest(args=args):

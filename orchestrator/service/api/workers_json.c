@@ -1,8 +1,6 @@
 #include "orchestrator/service/api/workers_json.h"
 
 #include "orchestrator/service/worker_report.h"
-#include <ctype.h>
-#include <stdio.h>
 #include <string.h>
 
 json_t *workers_json_list(const service *s) {
@@ -12,13 +10,7 @@ json_t *workers_json_list(const service *s) {
 
 /* False: these are not its digits. */
 static bool read_id(const char *text, wire_id *out) {
-  if (strlen(text) != 2 * sizeof out->bytes) return false;
-  for (size_t i = 0; i < sizeof out->bytes; i++) {
-    const char *two = text + 2 * i;
-    if (!isxdigit((unsigned char)two[0]) || !isxdigit((unsigned char)two[1])) return false;
-    sscanf(two, "%2hhx", &out->bytes[i]);
-  }
-  return true;
+  return strlen(text) == 2 * sizeof out->bytes && hash_read_hex(text, sizeof out->bytes, out->bytes);
 }
 
 int workers_json_change(service *s, const char *id, const json_t *body, json_t **out, err *e) {

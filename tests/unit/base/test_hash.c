@@ -61,10 +61,7 @@ static void digests(void **state) {
     size_t size = strlen(hex) / 2;
     uint8_t *bytes = malloc(size + 1);
     assert_non_null(bytes);
-    for (size_t k = 0; k < size; k++) {
-      char pair[3] = {hex[2 * k], hex[2 * k + 1], 0};
-      bytes[k] = (uint8_t)strtoul(pair, NULL, 16);
-    }
+    assert_true(hash_read_hex(hex, size, bytes));
     assert_hex(hash_bytes(bytes, size), string_of(one, "hash"));
 
     hash_stream *s = hash_stream_alloc();
@@ -94,11 +91,21 @@ static void identity(void **state) {
   }
 }
 
+static void digits(void **state) {
+  (void)state;
+  uint8_t bytes[4] = {1, 2, 3, 4};
+  assert_true(hash_read_hex("09aFf0zz", 3, bytes));
+  assert_memory_equal(bytes, "\x09\xaf\xf0\x04", 4);
+  static const char *const wrong[] = {"", "0", "001", "0g", "000x", "+100", " 100", "\xff\xff\xff\xff"};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) assert_false(hash_read_hex(wrong[i], 2, bytes));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(chain),
       cmocka_unit_test(digests),
       cmocka_unit_test(identity),
+      cmocka_unit_test(digits),
   };
   return cmocka_run_group_tests(tests, load, unload);
 }

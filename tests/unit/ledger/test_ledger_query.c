@@ -114,12 +114,45 @@ static void test_what_a_person_has_ended_is_left_out(void **state) {
   sqlite3_close(db);
 }
 
+typedef struct late {
+  const char *path;
+  bool done;
+} late;
+
+/* Another program ends one session and begins one, once they have been counted. */
+static int change_meanwhile(unsigned kind, void *context, void *statement, void *unused) {
+  (void)kind, (void)unused;
+  late *l = context;
+  if (l->done || !strstr(sqlite3_sql(statement), "count(*)")) return 0;
+  l->done = true;
+  finished(l->path, 6, 1);
+  sqlite3 *db = open_database(l->path);
+  exec(db, "UPDATE session SET finish = 5 WHERE id = 1");
+  sqlite3_close(db);
+  return 0;
+}
+
+static void test_the_count_is_that_of_the_lines(void **state) {
+  const own_folder *p = *state;
+  err e = {0};
+  for (uint64_t id = 1; id <= 5; id++) finished(p->path, id, 1);
+  sqlite3 *db = open_database(p->path);
+  exec(db, "UPDATE session SET created = 1000 * id");
+  late l = {.path = p->path};
+  uint64_t next = 5;
+  ledger_totals total;
+  sqlite3_trace_v2(db, SQLITE_TRACE_PROFILE, change_meanwhile, &l);
+  assert_int_equal(ledger_query_list(db, "it", 0, false, count_lines, &next, &total, &e), ERR_OK);
+  assert_true(l.done);
+  assert_int_equal(5 - next, total.listed);
+  sqlite3_close(db);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(test_damage_is_reported_as_damage),
-      CASE(test_a_session_is_found_by_its_first_digits),
-      CASE(test_the_newest_sessions_are_listed_first),
-      CASE(test_what_a_person_has_ended_is_left_out),
+      CASE(test_damage_is_reported_as_damage),         CASE(test_a_session_is_found_by_its_first_digits),
+      CASE(test_the_newest_sessions_are_listed_first), CASE(test_what_a_person_has_ended_is_left_out),
+      CASE(test_the_count_is_that_of_the_lines),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,9 @@
 #include "common/base/err.h"
 
+#include "common/base/controls.h"
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
-
-/* A sentence may quote a file's name or what a peer says, and is read on a terminal: no control character
- * gets there, neither of one byte nor of two (U+0080 to U+009F). */
-static void make_plain(char *text) {
-  for (unsigned char *p = (unsigned char *)text; *p; p++) {
-    bool two = p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f;
-    if ((*p < ' ' && *p != '\n' && *p != '\t') || *p == 0x7f || two) *p = '?';
-    if (two) *++p = '?';
-  }
-}
 
 int err_set(err *e, int code, const char *format, ...) {
   if (e) {
@@ -20,7 +11,7 @@ int err_set(err *e, int code, const char *format, ...) {
     va_start(args, format);
     vsnprintf(e->text, sizeof e->text, format, args);
     va_end(args);
-    make_plain(e->text);
+    controls_hide(e->text); /* it may quote a file's name or what a peer says, and is read on a terminal */
     e->code = code;
   }
   return code;

@@ -55,7 +55,7 @@ hash16 hash_stream_end(hash_stream *s) {
 }
 
 bool hash_read_hex(const char *text, size_t count, uint8_t *bytes) {
-  if (strspn(text, "0123456789abcdefABCDEF") < 2 * count) return false;
+  if (strspn(text, "0123456789abcdef") < 2 * count) return false;
   for (size_t i = 0; i < count; i++) {
     char two[] = {text[2 * i], text[2 * i + 1], 0};
     bytes[i] = (uint8_t)strtoul(two, NULL, 16);

@@ -30,5 +30,5 @@ hash16 hash_stream_end(hash_stream *s); /* frees s */
 
 /* 32 lower-case hex digits and a NUL. */
 void hash_format(hash16 h, char out[33]);
-/* The bytes that the first 2 * `count` hex digits of `text` are, in either case. False: there are fewer. */
+/* The bytes that the first 2 * `count` lower-case hex digits of `text` are. False: there are fewer. */
 bool hash_read_hex(const char *text, size_t count, uint8_t *bytes);

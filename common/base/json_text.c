@@ -1,43 +1,37 @@
 #include "common/base/json_text.h"
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "common/base/controls.h"
+#include "common/base/utf8.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ESCAPE_BYTES 6 /* \u0085 */
+#define ESCAPE_SIZE 6 /* bytes of "\u009B"; such a character has one at least */
 
-/* What is to be escaped at `p`, or 0; *size: how many bytes it has. Such bytes stand in strings alone. */
-static unsigned unsafe_at(const char *p, size_t *size) {
-  const uint8_t *u = (const uint8_t *)p;
-  *size = 1;
-  if (u[0] == 0x7f) return 0x7f;
-  if (u[0] == 0xc2 && u[1] >= 0x80 && u[1] <= 0x9f) {
-    *size = 2;
-    return u[1];
+/* Jansson has escaped those below U+0020; newlines between values are no text. */
+static bool escapes(uint32_t code) {
+  return code > ' ' && control_in_name(code);
+}
+
+static size_t escape(char *out, const char *text, size_t size) {
+  size_t n = 0;
+  for (size_t at = 0, length; at < size; at += length) {
+    uint32_t code;
+    utf8_next((const uint8_t *)text + at, size - at, &length, &code);
+    bool escaped = escapes(code);
+    if (out && escaped) snprintf(out + n, ESCAPE_SIZE + 1, "\\u%04X", (unsigned)code);
+    if (out && !escaped) memcpy(out + n, text + at, length);
+    n += escaped ? ESCAPE_SIZE : length;
   }
-  bool override = u[0] == 0xe2 && u[1] == 0x80 && u[2] >= 0xaa && u[2] <= 0xae; /* U+202A to U+202E */
-  bool isolate = u[0] == 0xe2 && u[1] == 0x81 && u[2] >= 0xa6 && u[2] <= 0xa9;  /* U+2066 to U+2069 */
-  if (!override && !isolate) return 0;
-  *size = 3;
-  return 0x2000u | (unsigned)(u[1] & 1) << 6 | (u[2] & 0x3f);
+  return n;
 }
 
 char *json_text(const json_t *value, size_t flags) {
-  char *text = value ? json_dumps(value, flags) : NULL;
-  size_t found = 0, size;
-  for (const char *p = text; p && *p; p += size) found += unsafe_at(p, &size) != 0;
-  if (!found) return text;
-  char *safe = malloc(strlen(text) + found * ESCAPE_BYTES + 1), *to = safe;
-  for (const char *p = text; safe && *p; p += size) {
-    unsigned code = unsafe_at(p, &size);
-    if (code)
-      to += sprintf(to, "\\u%04X", code);
-    else
-      *to++ = *p;
-  }
-  if (safe) *to = 0;
-  free(text);
-  return safe;
+  char *plain = value ? json_dumps(value, flags) : NULL;
+  size_t size = plain ? strlen(plain) : 0, whole = plain ? escape(NULL, plain, size) : 0;
+  if (whole == size) return plain;
+  char *text = malloc(whole + 1);
+  if (text) text[escape(text, plain, size)] = 0;
+  free(plain);
+  return text;
 }

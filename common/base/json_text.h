@@ -1,9 +1,9 @@
-/* json_text.h - JSON as it is written for others. */
+/* json_text.h - JSON for others to read, whether a program, a log or a terminal. */
 #pragma once
 
 #include <jansson.h>
+#include <stddef.h>
 
-/* json_dumps, with what would move a terminal's cursor or turn its text around as \u escapes too: DEL, the C1
- * controls, and the marks that override or isolate a direction. Whoever parses it reads the same. Freed by
- * free; NULL: out of memory, or value is NULL. */
+/* As json_dumps, and what controls.h takes for a control character is written as \u009B and the like: the
+ * value is the same. To free(). NULL: `value` is NULL, or out of memory. */
 char *json_text(const json_t *value, size_t flags);

@@ -31,7 +31,7 @@ static void write_text(const char *program, log_level level, const char *text) {
   char line[LOG_LINE_MAX], clean[TERMINAL_CLEAN_MAX(LOG_LINE_MAX) + 1];
   int n = snprintf(line, sizeof line, "%s: %s%s", program, names[level], text);
   if (n > (int)sizeof line - 2) n = (int)sizeof line - 2;
-  size_t size = terminal_clean(clean, line, (size_t)n);
+  size_t size = terminal_clean_message(clean, line, (size_t)n);
   clean[size++] = '\n';
   write_line(clean, size);
 }

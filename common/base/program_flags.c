@@ -3,6 +3,7 @@
 #include "common/base/llama_flags.h"
 #include "common/base/program.h"
 #include "common/base/program_config.h"
+#include "common/base/terminal.h"
 #include <ctype.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -252,7 +253,7 @@ static bool has_variable(const struct argp_option *o) {
          strcmp(o->name, "version") != 0;
 }
 
-void program_parse_flags(const struct argp *parser, int argc, char **argv, void *input) {
+static void parse_flags(const struct argp *parser, int argc, char **argv, void *input) {
   words w = {.parser = parser, .program = argv[0], .list = calloc(2 * (size_t)argc + 1, sizeof *w.list)};
   if (!w.list) {
     fprintf(stderr, "%s: out of memory\n", argv[0]);
@@ -266,4 +267,13 @@ void program_parse_flags(const struct argp *parser, int argc, char **argv, void 
     if (has_variable(o)) take_variable(parser, o, argv[0], input);
   argp_parse(parser, w.count, w.list, 0, NULL, input);
   free(w.list);
+}
+
+/* What is wrong quotes words and files as they are, and says it on stderr: so do argp and getopt. */
+void program_parse_flags(const struct argp *parser, int argc, char **argv, void *input) {
+  FILE *whole = stderr, *messages = terminal_message_stream(stderr);
+  if (messages) stderr = messages;
+  parse_flags(parser, argc, argv, input);
+  stderr = whole;
+  if (messages) fclose(messages);
 }

@@ -13,12 +13,17 @@ bool terminal_is_smart(int fd);
 bool terminal_takes_colours(int fd);
 
 /* Makes harmless what answers, prompts, files and peers say: control characters would move the cursor, change
- * the title, or answer in the user's name. Those below U+0020 and U+007F become "^[" and the like, U+0080 to
- * U+009F and bytes that are no UTF-8 U+FFFD. Newlines and tabs stay; a CR before a newline or at the end is
- * left out. Writes to out[TERMINAL_CLEAN_MAX(size)], which is not text: the bytes. text: whole characters. */
+ * the title, or answer in the user's name. Those below U+0020 and U+007F become "^[" and the like; the others
+ * of controls.h, and bytes that are no UTF-8, U+FFFD. Newlines and tabs stay; a CR before a newline or at the
+ * end is left out. Writes to out[TERMINAL_CLEAN_MAX(size)], which is not text: the bytes. text: whole
+ * characters. */
 #define TERMINAL_CLEAN_MAX(size) (3 * (size))
 size_t terminal_clean(char *out, const char *text, size_t size);
+/* The same for messages and names, which hold no marks of direction either. */
+size_t terminal_clean_message(char *out, const char *text, size_t size);
 
 /* From now on what is printed to this stream is clean, where a terminal is behind it. Called before anything
  * is printed. NULL: out of memory. */
 FILE *terminal_clean_stream(FILE *to);
+/* A stream for messages that are printed to `to`, wherever that goes; to fclose(). NULL: out of memory. */
+FILE *terminal_message_stream(FILE *to);

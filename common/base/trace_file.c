@@ -1,5 +1,6 @@
 #include "common/base/trace_file.h"
 
+#include "common/base/json_text.h"
 #include "common/base/output_file.h"
 
 #include <errno.h>
@@ -18,7 +19,7 @@ struct trace_file {
 
 /* The first event of the file has no comma before it. One call of stdio, so that threads do not mix. */
 static void write_event(trace_file *t, const char *before, json_t *event) {
-  char *text = event ? json_dumps(event, JSON_COMPACT) : NULL;
+  char *text = json_text(event, JSON_COMPACT);
   json_decref(event);
   if (text) fprintf(t->file, "%s%s", before, text); /* an error is told by trace_file_close */
   free(text);

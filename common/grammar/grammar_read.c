@@ -1,7 +1,7 @@
 /* grammar_read.c - grammar_read: one pass over the text, by recursive descent. Alternatives are collected in
  * a list of pending elements and laid down when their rule is whole, so that each rule's lie together. */
 #include "common/grammar/grammar.h"
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "common/text/chat_template_source.h"
 #include "common/text/chat_template_styles.h"
 #include "common/text/unicode.h"
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 #include "common/text/detokenizer.h"
 
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 #include "common/text/pre_tokenizer.h"
 
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 
 #include "common/text/unicode.h"
 #include "common/text/tokenizer_parts.h"
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 #include "common/text/tokenizer_parts.h"
 
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

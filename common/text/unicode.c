@@ -1,6 +1,6 @@
 #include "common/text/unicode.h"
 
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <utf8proc.h>

@@ -4,7 +4,7 @@
 #include "common/base/output_file.h"
 #include "common/base/terminal.h"
 #include "common/base/user_folder.h"
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include "orchestrator/cli/async_output.h"
 #include "orchestrator/cli/chat_input.h"
 #include "orchestrator/cli/closing_lines.h"
@@ -62,12 +62,13 @@ static void say(chat *c, const char *text, size_t size) {
 /* Prints a line that is not part of any reply: dim, on stderr. */
 static void note(const chat *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void note(const chat *c, const char *format, ...) {
-  char text[NOTE_MAX];
+  char text[NOTE_MAX], clean[TERMINAL_CLEAN_MAX(NOTE_MAX) + 1];
   va_list args;
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  fprintf(stderr, "%s%s%s\n", c->colour ? "\033[2m" : "", text, c->colour ? "\033[0m" : "");
+  clean[terminal_clean_message(clean, text, strlen(text))] = 0;
+  fprintf(stderr, "%s%s%s\n", c->colour ? "\033[2m" : "", clean, c->colour ? "\033[0m" : "");
 }
 
 static void leave(chat *c, int code) {

@@ -2,7 +2,7 @@
 #include "common/base/clock.h"
 #include "common/base/program.h"
 #include "common/text/vocabulary_map.h"
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/service/child_processes.h"
 #include "orchestrator/service/result_json.h"

@@ -95,7 +95,7 @@ json_t *command_session_seconds(int64_t us) {
 }
 
 int command_session_print_json(json_t *object, size_t how) {
-  char *text = object ? json_text(object, how) : NULL;
+  char *text = json_text(object, how);
   json_decref(object);
   if (!text) return command_error(STATUS_FAILED, "out of memory");
   bool ok = puts(text) >= 0 && fflush(stdout) == 0;

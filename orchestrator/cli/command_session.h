@@ -56,5 +56,5 @@ bool command_session_ended_with_stop(const ledger_session *s);
 json_t *command_session_id(uint64_t id);
 json_t *command_session_text(const char *text); /* null where it is NULL or no UTF-8 */
 json_t *command_session_seconds(int64_t us);
-/* `how`: flags of json_dumps. Takes `object`; an exit status. */
+/* `how`: flags of json_text. Takes `object`; an exit status. */
 int command_session_print_json(json_t *object, size_t how);

@@ -1,5 +1,6 @@
 /* tandem session list: a line, or a JSON object, a session. */
-#include "common/text/utf8.h"
+#include "common/base/log.h"
+#include "common/base/utf8.h"
 #include "orchestrator/cli/command_session.h"
 #include "orchestrator/service/session_about.h"
 #include <stdio.h>
@@ -51,6 +52,7 @@ static void list_line(void *context, const ledger_line *l) {
 }
 
 int command_session_list(command_session_work *w) {
+  const logger log = {"tandem", LOG_INFO};
   err e = {0};
   w->list = w->flags.json ? json_array() : NULL;
   ledger_totals total = {0};
@@ -65,6 +67,6 @@ int command_session_list(command_session_work *w) {
             (long long)total.by_hand);
   if (w->list)
     return command_session_print_json(json_incref(w->list), JSON_INDENT(1) | JSON_REAL_PRECISION(16));
-  if (w->shown == 0 && !total.by_hand) fprintf(stderr, "tandem: no sessions in %s\n", w->path);
+  if (w->shown == 0 && !total.by_hand) log_line(&log, LOG_INFO, "no sessions in %s", w->path);
   return fflush(stdout) == 0 ? STATUS_OK : command_error(STATUS_IO, "cannot write to stdout");
 }

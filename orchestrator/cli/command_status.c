@@ -1,5 +1,6 @@
 /* tandem status: what runs now on this machine, by the ledger. */
 #include "common/base/json_text.h"
+#include "common/base/log.h"
 #include "orchestrator/ledger/ledger_change.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/ledger/ledger_query.h"
@@ -71,13 +72,14 @@ static void each(void *context, const ledger_orchestrator *o) {
 }
 
 static int print(report *r, const char *path) {
+  const logger log = {"tandem", LOG_INFO};
   if (r->json) {
     char *text = json_text(r->list, JSON_INDENT(1) | JSON_REAL_PRECISION(16));
     if (!text) return command_error(STATUS_FAILED, "out of memory");
     puts(text);
     free(text);
   } else if (r->shown == 0) {
-    fprintf(stderr, "tandem: nothing runs now, by the ledger %s\n", path);
+    log_line(&log, LOG_INFO, "nothing runs now, by the ledger %s", path);
   }
   return fflush(stdout) == 0 ? STATUS_OK : command_error(STATUS_IO, "cannot write to stdout");
 }

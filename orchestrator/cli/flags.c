@@ -5,7 +5,7 @@
 #include "common/base/program.h"
 #include "common/file/head_lookup.h"
 #include "common/text/chat_template.h"
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include "orchestrator/cli/exit_status.h"
 #include "orchestrator/cli/flags_table.h"
 #include "orchestrator/cli/input_file.h"

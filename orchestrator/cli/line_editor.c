@@ -1,6 +1,6 @@
 #include "orchestrator/cli/line_editor.h"
 
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include "orchestrator/cli/line_reader.h"
 #include <errno.h>
 #include <fcntl.h>

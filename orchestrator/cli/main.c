@@ -1,5 +1,6 @@
 /* tandem: finds the command that the user has typed. */
 #include "common/base/llama_flags.h"
+#include "common/base/log.h"
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
 #include "common/base/program_variables.h"
@@ -59,7 +60,8 @@ static void print_help(FILE *to) {
 }
 
 static int print_usage(const char *why, const char *what) {
-  fprintf(stderr, "tandem: %s%s\n", why, what);
+  const logger log = {"tandem", LOG_INFO};
+  log_line(&log, LOG_INFO, "%s%s", why, what);
   fputs("Try `tandem --help' for the commands and flags.\n", stderr);
   return STATUS_USAGE;
 }

@@ -1,7 +1,8 @@
 #include "orchestrator/cli/verify_trees.h"
 
+#include "common/base/controls.h"
 #include "common/base/output_file.h"
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -89,7 +90,7 @@ static void quote(const printer *p, int32_t token, char out[TEXT_MAX]) {
   for (size_t i = 0, length; i < size && n + 8 < TEXT_MAX; i += length) {
     uint32_t code = 0;
     utf8_kind kind = utf8_next((const uint8_t *)text + i, size - i, &length, &code);
-    if (kind != UTF8_CHARACTER || code < 0x20 || (code >= 0x7f && code < 0xa0)) {
+    if (kind != UTF8_CHARACTER || code < ' ' || control_in_name(code)) {
       n += (size_t)snprintf(out + n, TEXT_MAX - n, "\\x%02x", (unsigned char)text[i]);
       length = 1;
     } else {

@@ -13,9 +13,14 @@ static long long number_in(const json_t *o, const char *key) {
   return (long long)json_integer_value(json_object_get(o, key));
 }
 
-/* What a worker says of itself, without what could steer a terminal, and an endpoint without its key. */
+/* What a worker says of itself, without what could steer a terminal. */
+static wire_brief word_in(const json_t *w, const char *key) {
+  return wire_brief_of(wire_text(text_in(w, key)));
+}
+
+/* An endpoint without its key. */
 static void print_word(FILE *to, const char *before, const json_t *w, const char *key) {
-  wire_brief word = wire_brief_of(wire_text(text_in(w, key)));
+  wire_brief word = word_in(w, key);
   if (*word.text) fprintf(to, "%s%.*s", before, ENDPOINT_PLAIN(word.text));
 }
 
@@ -24,8 +29,8 @@ static void print_one(FILE *to, const json_t *w) {
   long long most = number_in(w, "session_max");
   int n = snprintf(sessions, sizeof sessions, "%lld", number_in(w, "load"));
   if (most) snprintf(sessions + n, sizeof sessions - (size_t)n, " of %lld", most);
-  fprintf(to, "%-8.8s  %-6.16s  %-7.16s  %8s  ", text_in(w, "id"), text_in(w, "role"), text_in(w, "state"),
-          sessions);
+  wire_brief id = word_in(w, "id"), role = word_in(w, "role"), state = word_in(w, "state");
+  fprintf(to, "%-8.8s  %-6.16s  %-7.16s  %8s  ", id.text, role.text, state.text, sessions);
   print_word(to, "", w, "numerics_id");
   print_word(to, "", w, "method");
   print_word(to, " on ", w, "device");

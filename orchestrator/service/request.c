@@ -1,7 +1,7 @@
 #include "orchestrator/service/request.h"
 
 #include "common/grammar/grammar.h"
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include "orchestrator/service/json_schema.h"
 #include <stdlib.h>
 #include <string.h>

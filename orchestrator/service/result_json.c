@@ -127,7 +127,7 @@ json_t *result_json_of_both(const completion *plain, const completion *drafted) 
 }
 
 char *result_json_line(json_t *object) {
-  char *text = object ? json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS)) : NULL;
+  char *text = json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS));
   json_decref(object);
   size_t size = text ? strlen(text) : 0;
   char *line = text ? realloc(text, size + 2) : NULL;

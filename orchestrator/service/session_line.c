@@ -45,7 +45,7 @@ static json_t *sealed(json_t *object, const ledger_session *s) {
 
 char *session_line_write(json_t *object, const ledger_session *s) {
   json_t *o = object ? sealed(object, s) : NULL;
-  char *text = o ? json_text(o, JSON_COMPACT | JSON_REAL_PRECISION(SESSION_LINE_DIGITS)) : NULL;
+  char *text = json_text(o, JSON_COMPACT | JSON_REAL_PRECISION(SESSION_LINE_DIGITS));
   json_decref(o);
   return text;
 }

@@ -1,5 +1,6 @@
 #include "orchestrator/sessions/client_session.h"
 
+#include "common/base/controls.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +34,7 @@ void client_session_note_durable(const client_step *c, client_session *s) {
 void client_text(char out[WIRE_STRING_MAX + 1], wire_string s) {
   if (s.size) memcpy(out, s.data, s.size);
   out[s.size] = 0;
+  controls_hide(out);
 }
 
 const msg_hello *client_worker_hello(const client_step *c, peer_id id) {

@@ -2,7 +2,7 @@
 /* fuzz_api - the bodies of requests to the HTTP API: a chat's, a completion's, /tokenize's and /detokenize's.
  * Refused with one error, or within their limits. First byte: which of them, and whether it goes on from a
  * right beginning. */
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include "orchestrator/service/api/openai_json.h"
 #include "orchestrator/service/api/tokens_json.h"
 

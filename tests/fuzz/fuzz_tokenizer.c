@@ -4,7 +4,7 @@
  * First byte: its lowest bit, special tokens recognised; the next two, the size of the stop string that
  * follows. */
 #include "common/text/detokenizer.h"
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include "tests/gguf_builder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -12,9 +12,9 @@ OK, FAILED, USAGE, BAD_MODEL, INPUT, WORKER, IO = 0, 1, 2, 3, 6, 7, 8
 TERMINATED, INTERRUPTED = 143, 130
 
 
-def tandem(*args, stdin=b"", env=None):
+def tandem(*args, stdin=b"", env=None, program=TANDEM):
     """Runs a command to its end: (status, stdout, stderr), bytes and text."""
-    done = subprocess.run([TANDEM, *args], input=stdin, capture_output=True, timeout=TIME_LIMIT, env=env)
+    done = subprocess.run([program, *args], input=stdin, capture_output=True, timeout=TIME_LIMIT, env=env)
     return done.returncode, done.stdout, done.stderr.decode("utf-8", "replace")
 
 

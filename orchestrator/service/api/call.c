@@ -1,10 +1,10 @@
 #include "orchestrator/service/api/call.h"
 
-#include "common/base/json_text.h"
 #include "orchestrator/service/api/logprobs_json.h"
 #include "common/base/clock.h"
+#include "common/base/json_text.h"
 #include "common/base/program.h"
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 /* ---- writing ---- */
 
 void call_reply(http_exchange *x, unsigned status, json_t *object) {
-  char *text = object ? json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS)) : NULL;
+  char *text = json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS));
   json_decref(object);
   if (text)
     http_reply(x, status, "application/json", text, strlen(text));
@@ -38,7 +38,7 @@ static void give_up_client(call *c) {
 }
 
 static void write_event(call *c, json_t *object) {
-  char *text = object ? json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS)) : NULL;
+  char *text = json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS));
   json_decref(object);
   bool ok = text && http_stream_write(c->exchange, "data: ", 6) == ERR_OK &&
             http_stream_write(c->exchange, text, strlen(text)) == ERR_OK &&

@@ -1,6 +1,6 @@
 #include "orchestrator/service/api/logprobs_json.h"
 
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 #include "orchestrator/service/api/openai_json.h"
 
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include "orchestrator/service/api/logprobs_json.h"
 #include "orchestrator/service/result_json.h"
 #include <math.h>

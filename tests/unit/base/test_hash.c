@@ -94,9 +94,10 @@ static void identity(void **state) {
 static void digits(void **state) {
   (void)state;
   uint8_t bytes[4] = {1, 2, 3, 4};
-  assert_true(hash_read_hex("09aFf0zz", 3, bytes));
+  assert_true(hash_read_hex("09aff0zz", 3, bytes));
   assert_memory_equal(bytes, "\x09\xaf\xf0\x04", 4);
-  static const char *const wrong[] = {"", "0", "001", "0g", "000x", "+100", " 100", "\xff\xff\xff\xff"};
+  static const char *const wrong[] = {
+      "", "0", "001", "0g", "00AA", "000x", "+100", " 100", "\xff\xff\xff\xff"};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) assert_false(hash_read_hex(wrong[i], 2, bytes));
 }
 

@@ -34,6 +34,8 @@ static void test_what_moves_a_terminal_is_escaped(void **state) {
              "\\u0080\\u009B31m\\u009F");
   is_written("\xe2\x80\xaa\xe2\x80\xae", "\\u202A\\u202E");
   is_written("\xe2\x81\xa6\xe2\x81\xa9", "\\u2066\\u2069");
+  is_written("\xd8\x9c\xe2\x80\x8e\xe2\x80\x8f\xd7\x90", "\\u061C\\u200E\\u200F\xd7\x90");
+  is_written("\xe2\x80\xa8\xe2\x80\xa9", "\\u2028\\u2029");
   is_written("\x1b[0m\n", "\\u001B[0m\\n");
 }
 
@@ -42,9 +44,9 @@ static void test_all_else_stays(void **state) {
   static const char *const same[] = {"",
                                      "plain",
                                      "\xc2\xa0\xc2\xbf\xc3\x9f",
-                                     "\xe2\x80\xa9\xe2\x80\xaf",
+                                     "\xe2\x80\xa7\xe2\x80\xaf",
                                      "\xe2\x81\xa5\xe2\x81\xaa",
-                                     "\xe2\x80\x8f\xd7\x90",
+                                     "\xe2\x80\x8d\xe2\x80\x90\xd7\x90",
                                      "\xf0\x9f\x98\x80"};
   for (size_t i = 0; i < sizeof same / sizeof *same; i++) is_written(same[i], same[i]);
 }

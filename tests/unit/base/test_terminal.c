@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,6 +16,10 @@
 
 #define TEXT(literal) literal, sizeof literal - 1
 #define BAD           "\xef\xbf\xbd"
+#define OVERRIDE      "\xe2\x80\xae" /* U+202E */
+#define ISOLATE       "\xe2\x81\xa6" /* U+2066 */
+#define MARK          "\xe2\x80\x8f" /* U+200F */
+#define SEPARATOR     "\xe2\x80\xa8" /* U+2028 */
 
 static void controls_are_made_visible(void **state) {
   (void)state;
@@ -33,7 +38,9 @@ static void controls_are_made_visible(void **state) {
                {TEXT("\x9b"
                      "31m"),
                 TEXT(BAD "31m")},
-               {TEXT("\xff\xe2\x82"), TEXT(BAD BAD BAD)},
+               {TEXT("\xff\xe2\x82"), TEXT(BAD BAD)},
+               {TEXT("a" OVERRIDE "b" ISOLATE "c"), TEXT("a" BAD "b" BAD "c")},
+               {TEXT("\xd7\x90" MARK "!" SEPARATOR), TEXT("\xd7\x90" MARK "!" SEPARATOR)},
                {TEXT("one\r\ntwo\rthree\r"), TEXT("one\ntwo^Mthree")},
                {TEXT(""), TEXT("")}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -64,21 +71,43 @@ static void a_stream_is_clean_on_a_terminal_alone(void **state) {
   close(master), close(ends[0]);
 }
 
+static void a_message_has_no_marks_either(void **state) {
+  (void)state;
+  static const char text[] = "\xd7\x90" MARK "\x1b" OVERRIDE SEPARATOR "\xd8\x9c.\n",
+                    want[] = "\xd7\x90" BAD "^[" BAD BAD BAD ".\n";
+  char out[64];
+  size_t size = terminal_clean_message(out, text, sizeof text - 1);
+  assert_int_equal(size, sizeof want - 1);
+  assert_memory_equal(out, want, size);
+}
+
+static void a_stream_of_messages_is_clean_everywhere(void **state) {
+  (void)state;
+  char *got = NULL;
+  size_t size = 0;
+  FILE *to = open_memstream(&got, &size), *messages = terminal_message_stream(to);
+  for (const char *c = "\xd7\x90" MARK "\n"; *c; c++) fputc(*c, messages);
+  fputs("\x1b", messages);
+  fclose(messages), fclose(to);
+  assert_string_equal(got, "\xd7\x90" BAD "\n^[");
+  free(got);
+}
+
 static void a_sentence_has_no_controls(void **state) {
   (void)state;
   err e;
   err_set(&e, ERR_IO, "cannot read %s", "a\x1b[31m\x7f\n");
   assert_string_equal(e.text, "cannot read a?[31m?\n");
-  err_set(&e, ERR_IO, "%s",
-          "\xc2\x9b"
-          "31m \xc2\x80\xc2\xa0\xc3\xa9\xc2");
-  assert_string_equal(e.text, "??31m ??\xc2\xa0\xc3\xa9\xc2");
+  err_set(&e, ERR_IO, "%s", "\xc2\x9b\xc2\xa0\x9b" OVERRIDE MARK "\xd7\x90" SEPARATOR ISOLATE);
+  assert_string_equal(e.text, "?\xc2\xa0???\xd7\x90??");
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(controls_are_made_visible),
       cmocka_unit_test(a_stream_is_clean_on_a_terminal_alone),
+      cmocka_unit_test(a_message_has_no_marks_either),
+      cmocka_unit_test(a_stream_of_messages_is_clean_everywhere),
       cmocka_unit_test(a_sentence_has_no_controls),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,7 +2,7 @@
 /* An answer over the real sessions and the ledger in memory; this file is the target. */
 #include "orchestrator/service/completion.h"
 
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include "tests/fake_service.h"
 #include "tests/gguf_builder.h"
 

@@ -2,7 +2,7 @@
 /* The request itself: what it owns, what it copies, and the one check of it. */
 #include "orchestrator/service/request.h"
 
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include "tests/request_support.h"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* libs: text file base */
 #include "common/text/detokenizer.h"
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include "tests/gguf_builder.h"
 
 #include <setjmp.h>

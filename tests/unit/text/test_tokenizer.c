@@ -2,7 +2,7 @@
 #include "common/text/bpe.h"
 #include "common/text/added_tokens.h"
 #include "common/text/tokenizer.h"
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include "tests/gguf_builder.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 
 #include <string.h>
 

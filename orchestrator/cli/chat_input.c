@@ -2,8 +2,10 @@
 
 #include <string.h>
 
+#define USAGE_COLUMNS 27
+
 typedef struct command {
-  const char *name, *argument; /* argument NULL: it takes none */
+  const char *name, *argument; /* argument NULL: it takes none; it may be left out where it has brackets */
   chat_input_kind kind;
   const char *help; /* NULL: another name of one that is told */
 } command;
@@ -14,7 +16,8 @@ static const command commands[] = {
     {"/quit", NULL, CHAT_INPUT_EXIT, NULL},
     {"/clear", NULL, CHAT_INPUT_CLEAR, "forget what was said, but for the system message"},
     {"/new", NULL, CHAT_INPUT_CLEAR, NULL},
-    {"/regen", NULL, CHAT_INPUT_REGEN, "answer the last message once more, with another seed"},
+    {"/regen", "[TEMPERATURE [SEED]]", CHAT_INPUT_REGEN,
+     "answer the last message once more, with another seed"},
     {"/continue", NULL, CHAT_INPUT_CONTINUE, "go on with an answer that was cut or stopped"},
     {"/read", "FILE", CHAT_INPUT_READ, "put the text of FILE before the next message"},
     {"/stats", NULL, CHAT_INPUT_STATS, "tokens, speed and what the draft guessed so far"},
@@ -37,7 +40,7 @@ static void bad(chat_input *out) {
 
 static void take_command(const command *c, const char *rest, size_t size, chat_input *out) {
   *out = (chat_input){.kind = c->kind, .text = rest, .size = size};
-  if (c->argument && size == 0) {
+  if (c->argument && c->argument[0] != '[' && size == 0) {
     snprintf(out->sentence, sizeof out->sentence, "which? %s %s", c->name, c->argument);
     bad(out);
   } else if (!c->argument && size > 0) {
@@ -67,9 +70,9 @@ void chat_input_parse(const char *line, size_t size, chat_input *out) {
 void chat_input_print_help(FILE *to) {
   for (int i = 0; i < COMMAND_COUNT; i++) {
     const command *c = &commands[i];
-    char usage[24];
+    char usage[USAGE_COLUMNS + 1];
     snprintf(usage, sizeof usage, "%s%s%s", c->name, c->argument ? " " : "", c->argument ? c->argument : "");
-    if (c->help) fprintf(to, "  %-12s %s\n", usage, c->help);
+    if (c->help) fprintf(to, "  %-*s %s\n", USAGE_COLUMNS, usage, c->help);
   }
   fputs("  A line that ends with \\ goes on in the next; a paste of several lines is one message.\n"
         "  Ctrl-C stops an answer, and twice it leaves. What you type during an answer waits for its end.\n",

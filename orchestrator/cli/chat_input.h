@@ -12,7 +12,7 @@ typedef enum {
   CHAT_INPUT_HELP,
   CHAT_INPUT_EXIT,
   CHAT_INPUT_CLEAR,
-  CHAT_INPUT_REGEN,
+  CHAT_INPUT_REGEN, /* text: what stands behind it */
   CHAT_INPUT_CONTINUE,
   CHAT_INPUT_READ, /* text: FILE */
   CHAT_INPUT_STATS,

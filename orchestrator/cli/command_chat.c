@@ -2,6 +2,7 @@
  * line_editor.c's. */
 #include "common/base/clock.h"
 #include "common/base/output_file.h"
+#include "common/base/program.h"
 #include "common/base/terminal.h"
 #include "common/base/user_folder.h"
 #include "common/base/utf8.h"
@@ -149,12 +150,21 @@ static bool keep_reply(chat *c) {
   return true;
 }
 
+/* Ends the line of a reply that nobody waits for any more. */
+static void leave_reply(chat *c) {
+  if (show_end(&c->show, &c->completion)) c->status = STATUS_FAILED;
+  say(c, "\n", completion_line_is_open(&c->completion));
+}
+
 /* Runs the loop until the reply is over and written. False: it does not become part of the conversation. */
 static bool await_reply(chat *c) {
   while (!c->over && (c->asking || !async_output_idle(&c->out)))
     uv_run(service_loop(c->service), UV_RUN_ONCE);
-  if (c->over) return false;
   const completion *a = &c->completion;
+  if (c->over) {
+    if (c->asking) leave_reply(c);
+    return false;
+  }
   say(c, "\n", a->shown == 0 || completion_line_is_open(a));
   while (!async_output_idle(&c->out)) uv_run(service_loop(c->service), UV_RUN_ONCE);
   if (c->out.failed)
@@ -192,32 +202,80 @@ static int64_t count_tokens(void *context, const chat_message *messages, int32_t
   return tokens;
 }
 
-static bool agreed(chat *c, const char *prompt) {
+/* So many tokens of the context may be taken, so that there is room for a reply. */
+static size_t prompt_room(const chat *c) {
+  const request *r = &c->flags->request;
+  int32_t wanted = r->max_tokens < ROOM_MIN ? r->max_tokens : ROOM_MIN;
+  return (size_t)(r->context - (wanted < r->context / 4 ? wanted : r->context / 4));
+}
+
+static void tell_stats(const chat *c) {
+  const totals *t = &c->sum;
+  char speed[40] = "";
+  if (t->timed_us)
+    snprintf(speed, sizeof speed, ", %.1f tok/s", (double)t->timed_tokens * 1e6 / (double)t->timed_us);
+  note(c, "%d answer%s: %lld tokens%s; the draft guessed %llu of %llu right", t->count,
+       t->count == 1 ? "" : "s", (long long)t->tokens, speed, (unsigned long long)t->accepted,
+       (unsigned long long)t->drafted);
+  int64_t used = c->said.count ? count_tokens((void *)c, c->said.messages, c->said.count) : 0;
+  note(c, "%lld of the context's %d tokens are used", (long long)(used > 0 ? used : 0),
+       c->flags->request.context);
+}
+
+/* What changes nothing of the conversation, so that it may be asked for at any time. False: it is another
+ * command. */
+static bool take_aside(chat *c, const chat_input *t) {
+  switch (t->kind) {
+  case CHAT_INPUT_NOTHING:
+    return true;
+  case CHAT_INPUT_HELP:
+    chat_input_print_help(stderr);
+    return true;
+  case CHAT_INPUT_EXIT:
+    leave(c, STATUS_OK);
+    return true;
+  case CHAT_INPUT_STATS:
+    tell_stats(c);
+    return true;
+  case CHAT_INPUT_BAD:
+    note(c, "%s", t->text);
+    return true;
+  default:
+    return false;
+  }
+}
+
+/* How many exchanges go, of which the prompt names n; -1: the user does not want that. /clear lets all go. */
+static int32_t agreed(chat *c, const char *prompt, int32_t n) {
   const char *text;
   size_t size;
-  for (;;) {
-    line_kind kind = line_editor_read(c->editor, prompt, false, &text, &size);
-    if (kind != LINE_TEXT || c->over) return false;
-    if (size && strchr("yYnN", text[0])) return strchr("yY", text[0]) != NULL;
+  while (line_editor_read(c->editor, prompt, false, &text, &size) == LINE_TEXT && !c->over) {
+    chat_input t;
+    chat_input_parse(text, size, &t);
+    if (t.kind == CHAT_INPUT_MESSAGE && strchr("yYnN", text[0])) return strchr("yY", text[0]) ? n : -1;
+    if (t.kind == CHAT_INPUT_CLEAR) {
+      note(c, "what was said before is forgotten");
+      return conversation_exchanges(&c->said);
+    }
+    if (!take_aside(c, &t) && t.kind != CHAT_INPUT_MESSAGE) note(c, "answer y or n first");
+    if (c->over) break;
   }
+  return -1;
 }
 
 /* Makes sure that the context leaves room for a reply: old messages are dropped if the user agrees. */
 static bool make_room(chat *c) {
-  int32_t wanted = c->flags->request.max_tokens < ROOM_MIN ? c->flags->request.max_tokens : ROOM_MIN;
-  if (wanted > c->flags->request.context / 4) wanted = c->flags->request.context / 4;
   char prompt[64] = "drop the oldest message and its answer? (y/n) ";
-  int32_t n =
-      conversation_exchanges_to_drop(&c->said, (size_t)(c->flags->request.context - wanted), count_tokens, c);
+  int32_t n = conversation_exchanges_to_drop(&c->said, prompt_room(c), count_tokens, c);
   if (n < 0)
     n = conversation_exchanges_to_drop(&c->said, (size_t)c->flags->request.context - 1, count_tokens, c);
   if (n <= 0) return true; /* also where counting failed: sending the conversation will say why */
   note(c, "the conversation has %lld tokens, which leaves too few of the context's %d for an answer",
        (long long)count_tokens(c, c->said.messages, c->said.count), c->flags->request.context);
   if (n > 1) snprintf(prompt, sizeof prompt, "drop the oldest %d messages and their answers? (y/n) ", n);
-  if (!agreed(c, prompt)) return false;
-  conversation_drop_oldest(&c->said, n);
-  return true;
+  n = agreed(c, prompt, n);
+  if (n > 0) conversation_drop_oldest(&c->said, n);
+  return n > 0;
 }
 
 /* Makes the conversation the prompt of the request. */
@@ -236,7 +294,7 @@ static bool ask(chat *c) {
   err e = {0};
   fresh_completion(c);
   if (!make_room(c)) {
-    note(c, "not sent: /clear forgets what was said, --ctx makes the context longer");
+    if (!c->over) note(c, "not sent: /clear forgets what was said, --ctx makes the context longer");
     return false;
   }
   int rc = take_conversation(c, &e);
@@ -268,16 +326,38 @@ static void send_message(chat *c, const char *text, size_t size) {
 
 /* ---- commands ---- */
 
-static void regenerate(chat *c) {
+/* "", or TEMPERATURE, or TEMPERATURE and SEED; they hold from now on. */
+static int take_sampling(sampler_options *s, const char *text, err *e) {
+  char number[32];
+  double temperature = (double)s->temperature;
+  size_t size = strcspn(text, " \t"), blanks = strspn(text + size, " \t");
+  int64_t seed = (int64_t)s->seed + 1;
+  snprintf(number, sizeof number, "%.*s", (int)size, text);
+  int rc = size ? program_double("TEMPERATURE", number, 0, SAMPLER_TEMPERATURE_MAX, &temperature, e) : ERR_OK;
+  if (rc == ERR_OK && text[size]) rc = program_int("SEED", text + size + blanks, 0, INT64_MAX, &seed, e);
+  if (rc) return rc;
+  s->temperature = (float)temperature;
+  s->seed = (uint64_t)seed;
+  return ERR_OK;
+}
+
+static void regenerate(chat *c, const char *how) {
+  sampler_options *s = &c->flags->request.sampling;
+  err e = {0};
   if (!conversation_last_is(&c->said, "assistant")) {
     note(c, "there is no answer yet");
     return;
   }
-  if (c->flags->request.sampling.temperature == 0)
-    note(c, "at temperature 0 it is always the same: --temp 0.8 lets it vary");
+  if (!*how && s->temperature == 0) {
+    note(c, "at temperature 0 it would be the same: /regen 0.8 or /regen 0.8 SEED draws another one");
+    return;
+  }
+  if (take_sampling(s, how, &e)) {
+    note(c, "%s", e.text);
+    return;
+  }
   const chat_message *last = &c->said.messages[c->said.count - 1];
   char *old = strndup(last->content, last->size); /* is restored if no new reply takes its place */
-  c->flags->request.sampling.seed++;
   conversation_drop_last(&c->said);
   if (!old || (!ask(c) && conversation_add(&c->said, "assistant", old, strlen(old)))) leave(c, STATUS_FAILED);
   free(old);
@@ -302,35 +382,46 @@ static void go_on(chat *c) {
   begin_reply(c);
 }
 
-static void read_file(chat *c, const char *path, size_t size) {
-  err e = {0};
-  input_file in;
-  char *name = strndup(path, size);
-  if (!name || input_file_read(&in, name, TOKENIZER_TEXT_MAX, &e)) {
-    note(c, "%s", e.code ? e.text : "out of memory");
-  } else if (utf8_valid(in.data, in.size) != in.size) {
-    note(c, "%s is not UTF-8 text", name);
-    input_file_fini(&in);
-  } else {
-    while (in.size > 0 && in.data[in.size - 1] == '\n') in.size--;
-    input_file_fini(&c->read);
-    c->read = in;
-    note(c, "%zu bytes of %s go before your next message", in.size, name);
-  }
-  free(name);
+/* Can it be a message at all, after the system message and with room for a reply? */
+static int check_length(const chat *c, const input_file *in, const char *name, err *e) {
+  chat_message list[2];
+  int32_t count = conversation_system(&c->said);
+  if (count) list[0] = c->said.messages[0];
+  list[count++] = (chat_message){.role = "user", .content = in->data, .size = in->size};
+  int64_t tokens = count_tokens((void *)c, list, count);
+  if (tokens < 0) return err_set(e, (int)tokens, "%s cannot be a message: %s", name, err_name((int)tokens));
+  if ((size_t)tokens <= prompt_room(c)) return ERR_OK;
+  return err_set(e, ERR_LIMIT, "%s is too long: it would have %lld tokens, and the context has room for %zu",
+                 name, (long long)tokens, prompt_room(c));
 }
 
-static void tell_stats(const chat *c) {
-  const totals *t = &c->sum;
-  char speed[40] = "";
-  if (t->timed_us)
-    snprintf(speed, sizeof speed, ", %.1f tok/s", (double)t->timed_tokens * 1e6 / (double)t->timed_us);
-  note(c, "%d answer%s: %lld tokens%s; the draft guessed %llu of %llu right", t->count,
-       t->count == 1 ? "" : "s", (long long)t->tokens, speed, (unsigned long long)t->accepted,
-       (unsigned long long)t->drafted);
-  int64_t used = c->said.count ? count_tokens((void *)c, c->said.messages, c->said.count) : 0;
-  note(c, "%lld of the context's %d tokens are used", (long long)(used > 0 ? used : 0),
-       c->flags->request.context);
+static int take_file(chat *c, const char *name, err *e) {
+  input_file in;
+  int rc = input_file_read(&in, name, TOKENIZER_TEXT_MAX, e);
+  if (rc) return rc;
+  while (in.size > 0 && in.data[in.size - 1] == '\n') in.size--;
+  if (utf8_valid(in.data, in.size) != in.size)
+    rc = err_set(e, ERR_FORMAT, "%s is not UTF-8 text", name);
+  else
+    rc = check_length(c, &in, name, e);
+  if (rc) {
+    input_file_fini(&in);
+    return rc;
+  }
+  input_file_fini(&c->read);
+  c->read = in;
+  return ERR_OK;
+}
+
+/* One that is too long takes the place of what was read before, too. */
+static void read_file(chat *c, const char *name) {
+  err e = {0};
+  int rc = take_file(c, name, &e);
+  if (rc == ERR_LIMIT) input_file_fini(&c->read);
+  if (rc)
+    note(c, "%s%s", e.text, rc == ERR_LIMIT ? "; no file goes before your next message" : "");
+  else
+    note(c, "%zu bytes of %s go before your next message", c->read.size, name);
 }
 
 static void clear(chat *c) {
@@ -342,46 +433,22 @@ static void clear(chat *c) {
 
 static void take_line(chat *c, const char *line, size_t size) {
   chat_input t;
-  char *copy = malloc(size + 1); /* make_room may read another line from the user meanwhile */
-  if (!copy) {
+  chat_input_parse(line, size, &t);
+  if (take_aside(c, &t)) return;
+  char *text = strndup(t.text, t.size); /* make_room may read another line from the user meanwhile */
+  if (!text)
     leave(c, STATUS_FAILED);
-    return;
-  }
-  memcpy(copy, line, size);
-  copy[size] = 0;
-  chat_input_parse(copy, size, &t);
-  switch (t.kind) {
-  case CHAT_INPUT_NOTHING:
-    break;
-  case CHAT_INPUT_MESSAGE:
-    send_message(c, t.text, t.size);
-    break;
-  case CHAT_INPUT_HELP:
-    chat_input_print_help(stderr);
-    break;
-  case CHAT_INPUT_EXIT:
-    leave(c, STATUS_OK);
-    break;
-  case CHAT_INPUT_CLEAR:
+  else if (t.kind == CHAT_INPUT_MESSAGE)
+    send_message(c, text, t.size);
+  else if (t.kind == CHAT_INPUT_CLEAR)
     clear(c);
-    break;
-  case CHAT_INPUT_REGEN:
-    regenerate(c);
-    break;
-  case CHAT_INPUT_CONTINUE:
+  else if (t.kind == CHAT_INPUT_REGEN)
+    regenerate(c, text);
+  else if (t.kind == CHAT_INPUT_CONTINUE)
     go_on(c);
-    break;
-  case CHAT_INPUT_READ:
-    read_file(c, t.text, t.size);
-    break;
-  case CHAT_INPUT_STATS:
-    tell_stats(c);
-    break;
-  case CHAT_INPUT_BAD:
-    note(c, "%s", t.text);
-    break;
-  }
-  free(copy);
+  else if (t.kind == CHAT_INPUT_READ)
+    read_file(c, text);
+  free(text);
 }
 
 static void take_interrupt(chat *c) {

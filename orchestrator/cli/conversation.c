@@ -35,8 +35,12 @@ bool conversation_last_is(const conversation *c, const char *role) {
   return c->count > 0 && strcmp(c->messages[c->count - 1].role, role) == 0;
 }
 
-static int32_t system_count(const conversation *c) {
+int32_t conversation_system(const conversation *c) {
   return c->count > 0 && strcmp(c->messages[0].role, "system") == 0;
+}
+
+int32_t conversation_exchanges(const conversation *c) {
+  return (c->count - conversation_system(c) - 1) / 2;
 }
 
 static void drop(conversation *c, int32_t first, int32_t count) {
@@ -51,18 +55,18 @@ void conversation_drop_last(conversation *c) {
 }
 
 void conversation_drop_oldest(conversation *c, int32_t exchanges) {
-  drop(c, system_count(c), 2 * exchanges);
+  drop(c, conversation_system(c), 2 * exchanges);
 }
 
 void conversation_clear(conversation *c) {
-  drop(c, system_count(c), c->count - system_count(c));
+  drop(c, conversation_system(c), c->count - conversation_system(c));
 }
 
 int32_t conversation_exchanges_to_drop(const conversation *c, size_t most,
                                        int64_t (*tokens)(void *context, const chat_message *messages,
                                                          int32_t count),
                                        void *context) {
-  int32_t kept = system_count(c), exchanges = (c->count - kept - 1) / 2, result = -1;
+  int32_t kept = conversation_system(c), exchanges = conversation_exchanges(c), result = -1;
   chat_message *rest = malloc((size_t)(c->count + 1) * sizeof *rest);
   if (!rest) return ERR_NOMEM;
   for (int32_t n = 0; n <= exchanges; n++) {

@@ -17,6 +17,8 @@ void conversation_fini(conversation *c);
 /* role: a string that stays. ERR_NOMEM changes nothing. */
 int conversation_add(conversation *c, const char *role, const char *text, size_t size);
 bool conversation_last_is(const conversation *c, const char *role);
+int32_t conversation_system(const conversation *c); /* 1: the first is the system message; 0: there is none */
+int32_t conversation_exchanges(const conversation *c); /* before the last message */
 void conversation_drop_last(conversation *c);
 /* Drops the oldest `exchanges`, each of which is a user's message and its answer. The system message stays.
  */

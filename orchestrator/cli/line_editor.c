@@ -305,6 +305,7 @@ line_kind line_editor_read(line_editor *l, const char *prompt, bool keep, const 
   *size = l->line_size;
   if (kind == LINE_TEXT && keep && l->line_size) remember(l);
   if (kind != LINE_TEXT) draw(l, kind == LINE_INTERRUPTED ? "^C\n" : "\n");
+  if (kind != LINE_TEXT && !l->screen) puts(""), fflush(stdout);
   return kind;
 }
 

@@ -260,7 +260,10 @@ class Chat(Case):
         first = talk.say(f"Say {words}.")
         talk.say(f"Now say {words}, again and again.", prompt="(y/n) ")
         self.assertIn("too few of the context's 100", talk.told)
-        talk.say("perhaps", prompt="(y/n) ")
+        for line, told in (("perhaps", ""), ("", ""), ("/help", "/stats"), ("/stats", "1 answer: "), ("/wrong", "no command /wrong"),
+                           ("/regen", "y or n first"), (f"/read {__file__}", "y or n first")):
+            self.assertEqual(talk.say(line, prompt="(y/n) "), "")
+            self.assertIn(told, talk.told)
         self.assertEqual(talk.say("n"), "")
         self.assertIn("not sent", talk.told)
         talk.say(f"Now say {words}, again and again.", prompt="(y/n) ")
@@ -269,6 +272,54 @@ class Chat(Case):
         talk.end()
         self.assertEqual([first, second], self.answers(*([system, ("user", m)] for m in (
             f"Say {words}.", f"Now say {words}, again and again.")), flags=("--ctx", "100")))
+
+    def test_commands_work_where_the_context_is_full(self):
+        """/clear sends the message as the first one; /quit leaves."""
+        system, words = ("system", "You are brief."), "one two three four five six seven eight nine ten"
+        talk = Talk(self, "--ctx", "100", "--system", system[1])
+        talk.say(f"Say {words}.")
+        talk.say(f"Now say {words}, again and again.", prompt="(y/n) ")
+        second = talk.say("/clear")
+        self.assertIn("what was said before is forgotten", talk.told)
+        talk.say(f"Say {words}, and {words}.", prompt="(y/n) ")
+        talk.type("/quit\r")
+        talk.end()
+        self.assertEqual([second], self.answers([system, ("user", f"Now say {words}, again and again.")], flags=("--ctx", "100")))
+
+    def test_a_file_that_is_too_long_is_not_taken(self):
+        file, small, huge = (self.folder / name for name in ("long.txt", "small.txt", "huge.txt"))
+        file.write_text("word " * 600)
+        small.write_text("The sky is green.")
+        huge.write_bytes(b"x" * (1 << 25))
+        talk = Talk(self)
+        for path, told in ((file, "it would have 6"), (huge, "bytes, the most that is taken")):
+            self.assertEqual(talk.say(f"/read {small}"), "")
+            self.assertIn("17 bytes", talk.told)
+            self.assertEqual(talk.say(f"/read {path}"), "")
+            self.assertIn(told, talk.told)
+            self.assertIn("no file goes before your next message", talk.told)
+        first = talk.say("Hello")
+        talk.type("\x04")
+        talk.end()
+        self.assertEqual([first], self.answers([("user", "Hello")]))
+
+    def test_another_answer_has_another_temperature(self):
+        talk, hot = Talk(self, "--seed", "7"), ("--temp", "0.9")
+        sea = [("user", "Tell me a very long story about the sea.")]
+        first = talk.say(sea[0][1])
+        self.assertEqual(talk.say("/regen"), "")
+        self.assertIn("at temperature 0 it would be the same: /regen 0.8 or /regen 0.8 SEED", talk.told)
+        for wrong in ("warm", "101", "0.9 x", "0.9 1 2"):
+            self.assertEqual(talk.say(f"/regen {wrong}"), "")
+            self.assertRegex(talk.told, "TEMPERATURE|SEED")
+        second, third, fourth = talk.say("/regen 0.9 11"), talk.say("/continue"), talk.say("/regen")
+        fifth = talk.say("/regen 0")
+        talk.type("\x04")
+        talk.end()
+        self.assertEqual([first], self.answers(sea))
+        self.assertEqual([second + third], self.answers(sea, flags=(*hot, "--seed", "11", "--max-tokens", "48")))
+        self.assertEqual([fourth], self.answers(sea, flags=(*hot, "--seed", "12")))
+        self.assertEqual(fifth, first)
 
     # Ctrl-C, and what is typed meanwhile.
 
@@ -324,6 +375,16 @@ class Chat(Case):
         talk.type("\x03")
         talk.end(INTERRUPTED)
         wait_until(lambda: not any(map(is_running, children)))
+
+    def test_what_is_left_in_mid_answer_ends_its_line(self):
+        talk = Talk(self, *STORY)
+        talk.type("Tell me a very long story about the sea.\r")
+        talk.begun()
+        talk.program.send_signal(signal.SIGTERM)
+        talk.until(lambda: talk.program.poll() is not None)
+        rest = talk.out + talk.program.stdout.read()
+        self.assertEqual(rest.decode()[-1], "\n")
+        talk.end(143)
 
     # The terminal.
 
@@ -413,6 +474,7 @@ class Chat(Case):
         self.assertEqual(chat.say("/new"), "")
         again = chat.say("And which is the second?")
         chat.type("\x04")
+        self.assertEqual(chat.program.stdout.read(), b"\n")
         chat.end(0)
         talk = [("user", "Name three colours."), ("assistant", first), ("user", "And which is the second?")]
         self.assertEqual([first, second, again], self.answers(talk[:1], talk, talk[2:]))

@@ -29,6 +29,7 @@ static void test_what_each_line_means(void **state) {
   expect_input("/clear", CHAT_INPUT_CLEAR, "");
   expect_input("/new", CHAT_INPUT_CLEAR, "");
   expect_input("/regen", CHAT_INPUT_REGEN, "");
+  expect_input("/regen 0.8 7 ", CHAT_INPUT_REGEN, "0.8 7");
   expect_input("/continue", CHAT_INPUT_CONTINUE, "");
   expect_input("/stats", CHAT_INPUT_STATS, "");
   expect_input("/read  a file.txt ", CHAT_INPUT_READ, "a file.txt");

@@ -35,6 +35,8 @@ static void test_the_system_message_stays(void **state) {
   conversation c;
   fill(&c, true);
   assert_true(conversation_last_is(&c, "user"));
+  assert_int_equal(conversation_system(&c), 1);
+  assert_int_equal(conversation_exchanges(&c), 2);
   conversation_drop_last(&c);
   assert_true(conversation_last_is(&c, "assistant"));
   conversation_drop_oldest(&c, 1);
@@ -43,7 +45,10 @@ static void test_the_system_message_stays(void **state) {
   expect_turns(&c, "sys");
   conversation_fini(&c);
   assert_false(conversation_last_is(&c, "user"));
+  assert_int_equal(conversation_exchanges(&c), 0);
   fill(&c, false);
+  assert_int_equal(conversation_system(&c), 0);
+  assert_int_equal(conversation_exchanges(&c), 2);
   conversation_drop_oldest(&c, 2);
   expect_turns(&c, "u3");
   conversation_clear(&c);

@@ -150,8 +150,9 @@ static bool keep_reply(chat *c) {
   return true;
 }
 
-/* Ends the line of a reply that nobody waits for any more. */
+/* Ends the line of a reply that nobody waits for any more: nothing follows it. */
 static void leave_reply(chat *c) {
+  c->asking = false;
   if (show_end(&c->show, &c->completion)) c->status = STATUS_FAILED;
   say(c, "\n", completion_line_is_open(&c->completion));
 }
@@ -162,7 +163,7 @@ static bool await_reply(chat *c) {
     uv_run(service_loop(c->service), UV_RUN_ONCE);
   const completion *a = &c->completion;
   if (c->over) {
-    if (c->asking) leave_reply(c);
+    leave_reply(c);
     return false;
   }
   say(c, "\n", a->shown == 0 || completion_line_is_open(a));
@@ -232,6 +233,7 @@ static bool take_aside(chat *c, const chat_input *t) {
     chat_input_print_help(stderr);
     return true;
   case CHAT_INPUT_EXIT:
+    line_editor_end_prompt(c->editor);
     leave(c, STATUS_OK);
     return true;
   case CHAT_INPUT_STATS:
@@ -331,13 +333,14 @@ static int take_sampling(sampler_options *s, const char *text, err *e) {
   char number[32];
   double temperature = (double)s->temperature;
   size_t size = strcspn(text, " \t"), blanks = strspn(text + size, " \t");
-  int64_t seed = (int64_t)s->seed + 1;
+  uint64_t seed = s->seed + 1;
+  int64_t given = 0;
   snprintf(number, sizeof number, "%.*s", (int)size, text);
   int rc = size ? program_double("TEMPERATURE", number, 0, SAMPLER_TEMPERATURE_MAX, &temperature, e) : ERR_OK;
-  if (rc == ERR_OK && text[size]) rc = program_int("SEED", text + size + blanks, 0, INT64_MAX, &seed, e);
+  if (rc == ERR_OK && text[size]) rc = program_int("SEED", text + size + blanks, 0, INT64_MAX, &given, e);
   if (rc) return rc;
   s->temperature = (float)temperature;
-  s->seed = (uint64_t)seed;
+  s->seed = text[size] ? (uint64_t)given : seed;
   return ERR_OK;
 }
 
@@ -559,6 +562,7 @@ static int converse(chat *c) {
   c->editor = NULL;
   service_finish(c->service);
   service_run(c->service);
+  while (!async_output_idle(&c->out)) uv_run(service_loop(c->service), UV_RUN_ONCE);
   return c->status;
 }
 

@@ -305,8 +305,12 @@ line_kind line_editor_read(line_editor *l, const char *prompt, bool keep, const 
   *size = l->line_size;
   if (kind == LINE_TEXT && keep && l->line_size) remember(l);
   if (kind != LINE_TEXT) draw(l, kind == LINE_INTERRUPTED ? "^C\n" : "\n");
-  if (kind != LINE_TEXT && !l->screen) puts(""), fflush(stdout);
+  if (kind != LINE_TEXT) line_editor_end_prompt(l);
   return kind;
+}
+
+void line_editor_end_prompt(const line_editor *l) {
+  if (!l->screen) puts(""), fflush(stdout);
 }
 
 bool line_editor_was_empty(const line_editor *l) {

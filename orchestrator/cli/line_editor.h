@@ -35,6 +35,8 @@ void line_editor_close(line_editor *l);
 /* Runs the loop until there is a line: *text [*size], UTF-8, until the next call. It may have line ends
  * inside: those of a paste, or of lines that end with '\'. keep: it goes into the history. */
 line_kind line_editor_read(line_editor *l, const char *prompt, bool keep, const char **text, size_t *size);
+/* Ends the line of a prompt that nothing follows any more, where nothing is drawn. */
+void line_editor_end_prompt(const line_editor *l);
 /* After LINE_INTERRUPTED: was the dropped line empty? */
 bool line_editor_was_empty(const line_editor *l);
 

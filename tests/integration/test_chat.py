@@ -496,7 +496,8 @@ class Chat(Case):
         chat.type("word " * 600 + "\n")
         chat.said()
         self.assertEqual([chat.say("Hello")], self.answers([("user", "Hello")]))
-        chat.type("\x04")
+        chat.type("/exit\n")
+        self.assertEqual(chat.program.stdout.read(), b"\n")
         errors = chat.end(0)
         self.assertIn("/clear begins anew", errors)
 

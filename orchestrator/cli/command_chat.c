@@ -547,6 +547,7 @@ static int converse(chat *c) {
   if (service_open(&c->service, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
   async_output_init(&c->out, service_loop(c->service), STDOUT_FILENO, on_written, c);
   show_init(&c->show, (show_when)c->flags->show, &c->out);
+  c->show.wraps = true;
   int rc = text_model_load(&c->model, c->flags->template, &e); /* while the target loads the weights */
   if (rc == ERR_OK) rc = text_model_needs_text(&c->model, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);

@@ -1,6 +1,7 @@
 #include "orchestrator/cli/show.h"
 
 #include "common/base/terminal.h"
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
@@ -11,8 +12,12 @@
 #define COLOUR_TARGET 36     /* cyan */
 #define COLUMNS       80     /* where the terminal does not say */
 
+static int put(void *context, const char *text, size_t size) {
+  return async_output_add(context, text, size);
+}
+
 void show_init(show *s, show_when when, async_output *out) {
-  *s = (show){.out = out};
+  *s = (show){.out = out, .wrap = {.put = put, .context = out}};
   s->colours = when == SHOW_ALWAYS || (when == SHOW_AUTO && terminal_takes_colours(out->fd));
   s->clean = isatty(out->fd);
   s->live = when != SHOW_NEVER && terminal_takes_colours(STDERR_FILENO);
@@ -24,12 +29,28 @@ bool show_wants_accepted(const show *s) {
 
 /* ---- the text ---- */
 
+static size_t columns_of(int fd) {
+  struct winsize size = {0};
+  return ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+/* Of the text; where the terminal does not say, it has as many as one likes. */
+static size_t text_columns(const show *s) {
+  size_t columns = columns_of(s->out->fd);
+  return columns ? columns : SIZE_MAX / 2;
+}
+
+static int say(show *s, const char *text, size_t size) {
+  if (!s->wraps || !s->clean) return async_output_add(s->out, text, size);
+  return word_wrap_add(&s->wrap, text_columns(s), text, size);
+}
+
 static int set_colour(show *s, int colour) {
   char code[16];
   if (!s->colours || colour == s->colour) return ERR_OK;
   s->colour = colour;
   int n = snprintf(code, sizeof code, "\033[%dm", colour);
-  return async_output_add(s->out, code, (size_t)n);
+  return say(s, code, (size_t)n);
 }
 
 /* The text that follows takes the place of the live line. */
@@ -42,10 +63,10 @@ static void erase(show *s) {
 int show_text(show *s, const char *text, size_t size, bool accepted) {
   erase(s);
   int rc = set_colour(s, accepted ? COLOUR_DRAFT : COLOUR_TARGET);
-  if (rc || !s->clean) return rc ? rc : async_output_add(s->out, text, size);
+  if (rc || !s->clean) return rc ? rc : say(s, text, size);
   char *clean = malloc(TERMINAL_CLEAN_MAX(size) + 1);
   if (!clean) return ERR_NOMEM;
-  rc = async_output_add(s->out, clean, terminal_clean(clean, text, size));
+  rc = say(s, clean, terminal_clean(clean, text, size));
   free(clean);
   return rc;
 }
@@ -54,7 +75,8 @@ int show_end(show *s, const completion *c) {
   double plain = completion_plain_speed(c);
   if (plain > 0) s->plain = plain;
   erase(s);
-  return set_colour(s, 0);
+  int rc = set_colour(s, 0);
+  return rc == ERR_OK && s->wraps ? word_wrap_end(&s->wrap, text_columns(s)) : rc;
 }
 
 /* ---- the live line ---- */
@@ -76,9 +98,8 @@ void show_line(const show *s, const completion *c, uint64_t now_us, char out[SHO
 }
 
 static size_t columns(void) {
-  struct winsize size = {0};
-  bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
-  return known ? size.ws_col - 1u : COLUMNS - 1u;
+  size_t known = columns_of(STDERR_FILENO);
+  return (known > 1 ? known : COLUMNS) - 1;
 }
 
 /* Index and reverse index make sure of a line below the text, also on the last line of the screen; then the

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "orchestrator/cli/async_output.h"
+#include "orchestrator/cli/word_wrap.h"
 #include "orchestrator/service/completion.h"
 
 typedef enum {
@@ -18,11 +19,13 @@ typedef struct show {
   async_output *out; /* borrowed: gets the text */
   bool colours;      /* of the text */
   bool clean;        /* a terminal shows it: control characters are made visible */
-  bool live;         /* there is a live line, which needs a terminal that takes colours */
-  int colour;        /* that is on now: an SGR number; 0: none */
-  bool drawn;        /* the live line is on the screen */
-  double plain;      /* tokens a second of plain decoding, as measured in earlier answers; 0: not yet */
-  uint64_t made_us;  /* when its figures were taken */
+  bool wraps;        /* words of a text for a terminal stay whole; set by the owner */
+  word_wrap wrap;
+  bool live;        /* there is a live line, which needs a terminal that takes colours */
+  int colour;       /* that is on now: an SGR number; 0: none */
+  bool drawn;       /* the live line is on the screen */
+  double plain;     /* tokens a second of plain decoding, as measured in earlier answers; 0: not yet */
+  uint64_t made_us; /* when its figures were taken */
   char line[SHOW_LINE_MAX];
 } show;
 

@@ -12,6 +12,7 @@ import stat
 import struct
 import subprocess
 import termios
+import textwrap
 import unittest
 
 from support import (DRAFT, MODEL, TANDEM, TARGET, TIME_LIMIT, Case, Running, child_named, children_of,
@@ -414,15 +415,16 @@ class Chat(Case):
         talk.type("\x04")
         talk.end()
 
-    @thorough
     def test_whole_screen(self):
-        """Answer, figures and lines on one terminal, which may change its size."""
+        """Answer, figures and lines on one terminal, which may change its size; lines of an answer break at blanks."""
         talk = Talk(self, whole=True)
         fcntl.ioctl(talk.keys, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 60, 0, 0))
-        talk.type("Name three colours.\r")
+        talk.type("Tell me a very long story about the sea.\r")
         told = talk.ready()
-        text, = self.answers([("user", "Name three colours.")])
-        self.assertIn(f"Name three colours.\n{text}\n24 tokens, ", told)
+        text, = self.answers([("user", "Tell me a very long story about the sea.")])
+        lines = [line for part in text.split("\n") for line in textwrap.wrap(part, 60) or [""]]
+        self.assertGreater(len(lines), text.count("\n") + 1, "it has too few words")
+        self.assertIn("\n".join(["about the sea.", *lines, "24 tokens, "]), told)
         talk.type("\x04")
         talk.end()
 

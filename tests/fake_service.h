@@ -98,6 +98,16 @@ static inline uint64_t next_random(void *context) { /* splitmix64 */
   return x ^ x >> 31;
 }
 
+static inline void fake_service_add_target(service *s) {
+  msg hello = hello_message(MSG_HELLO, WIRE_ROLE_TARGET, id_of(TARGET));
+  hello.u.hello.model_fingerprint.bytes[0] = 10;
+  hello.u.hello.endpoint = wire_text("tcp://127.0.0.1:4000");
+  hello.u.hello.numerics_id = wire_text("test");
+  hello.u.hello.session_max = 4;
+  hello.u.hello.context_max = CONTEXT;
+  rig_say(&s->r, TARGET, hello);
+}
+
 static inline void fake_service_begin(service *s) {
   err e = {0};
   *s = (service){.random = 1, .workers = {.draft = "none", .math = "int8"}};
@@ -114,13 +124,7 @@ static inline void fake_service_begin(service *s) {
   o.ledger.begin = watched_begin;
   assert_int_equal(sessions_alloc(&s->o, &o, &e), ERR_OK);
   rig_init(&s->r, sessions_as_machine(s->o));
-  msg hello = hello_message(MSG_HELLO, WIRE_ROLE_TARGET, id_of(TARGET));
-  hello.u.hello.model_fingerprint.bytes[0] = 10;
-  hello.u.hello.endpoint = wire_text("tcp://127.0.0.1:4000");
-  hello.u.hello.numerics_id = wire_text("test");
-  hello.u.hello.session_max = 4;
-  hello.u.hello.context_max = CONTEXT;
-  rig_say(&s->r, TARGET, hello);
+  fake_service_add_target(s);
 }
 
 static inline void fake_service_end(service *s) {

@@ -1,5 +1,6 @@
 #include "orchestrator/cli/closing_lines.h"
 
+#include "orchestrator/cli/show.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,7 +40,10 @@ static void put_length(const completion *c, char out[CLOSING_LINES_FIGURES_MAX])
               ? snprintf(out, CLOSING_LINES_FIGURES_MAX, "%d more token%s, %d in all", fresh,
                          fresh == 1 ? "" : "s", c->count)
               : snprintf(out, CLOSING_LINES_FIGURES_MAX, "%d token%s", c->count, c->count == 1 ? "" : "s");
-  if (speed > 0) snprintf(out + n, CLOSING_LINES_FIGURES_MAX - (size_t)n, ", %.1f tok/s", speed);
+  if (speed > 0)
+    snprintf(out + n, CLOSING_LINES_FIGURES_MAX - (size_t)n, ", %.1f tok/s", speed);
+  else if (completion_timed_tokens(c))
+    snprintf(out + n, CLOSING_LINES_FIGURES_MAX - (size_t)n, ", too few to time");
 }
 
 void closing_lines_figures(const completion *c, char out[CLOSING_LINES_FIGURES_MAX]) {
@@ -55,10 +59,9 @@ static bool guessed_nothing(const completion *c, const char *off) {
   return off && c->unpaid && c->stats.rounds > 0 && c->stats.accepted == 0;
 }
 
-static void say_draft(closing *l, const completion *c, bool plain_speed) {
+static void say_draft(closing *l, const completion *c) {
   const msg_stats *s = &c->stats;
   const char *off = completion_off_reason(c);
-  double plain = completion_plain_speed(c);
   char tries[32] = "try";
   if (s->rounds > 1) snprintf(tries, sizeof tries, "%llu tries", (unsigned long long)s->rounds);
   if (!c->draft_wanted)
@@ -72,18 +75,22 @@ static void say_draft(closing *l, const completion *c, bool plain_speed) {
     clause(l, "the draft had no guess");
   if (c->draft_wanted && c->uncounted > 0)
     clause(l, "counted over %d of the %d tokens", completion_counted(c), c->count);
-  if (plain_speed && plain > 0 && s->accepted) clause(l, "plain decoding: about %.0f tok/s", plain);
   if (off && !guessed_nothing(c, off))
     clause(l, "%s decoded plainly: %s", s->rounds ? "the rest was" : "all of it was", off);
 }
 
-static void say_gain(closing *l, const completion *c) {
-  double gain = completion_gain(completion_tokens_per_second(c), completion_plain_speed(c));
-  if (c->stats.forwards && c->uncounted <= 0)
-    clause(l, "acceptance length %.2f", (double)completion_counted(c) / (double)c->stats.forwards);
-  if (gain > 0)
-    clause(l, "%.2f times plain decoding", gain);
-  else if (c->draft_wanted)
+/* Nothing of an answer without a verify step: it is plain decoding. details: also where the draft gained
+ * nothing. */
+static void say_gain(closing *l, const completion *c, bool details) {
+  if (!c->draft_wanted || c->stats.rounds == 0) return;
+  double speed = completion_tokens_per_second(c), plain = completion_plain_speed(c);
+  double gain = completion_gain(speed, plain);
+  if (details && c->stats.forwards && c->uncounted <= 0)
+    clause(l, "acceptance length %.2f (tokens for each step of the target)",
+           (double)completion_counted(c) / (double)c->stats.forwards);
+  if (gain > 0 && (details || c->stats.accepted))
+    clause(l, "%.2f times plain decoding (%.0f tok/s)", gain, plain);
+  else if (details && speed > 0)
     clause(l, "the gain is unknown: too few plain steps to measure (--compare measures it)");
 }
 
@@ -120,8 +127,9 @@ void closing_lines_print(FILE *to, const completion *c, const closing_lines_opti
   char length[CLOSING_LINES_FIGURES_MAX];
   put_length(c, length);
   clause(&l, "%s", length);
-  say_draft(&l, c, true);
-  if (o->gain) say_gain(&l, c);
+  say_draft(&l, c);
+  say_gain(&l, c, o->gain);
+  if (o->legend) clause(&l, "%s", SHOW_LEGEND);
   say_end(&l, c, o->kept);
   if (o->seed_drawn) say_seed(&l, c);
   if (c->numerics_changed)
@@ -154,7 +162,7 @@ void closing_lines_print_both(FILE *to, const completion *plain, const completio
   fputc('\n', to);
   say_clock(&l, "with draft:", drafted);
   if (times > 0) clause(&l, "%.2f times as fast", times);
-  say_draft(&l, drafted, false);
+  say_draft(&l, drafted);
   fputc('\n', to);
   l.column = 0;
   if (at < 0)
@@ -166,10 +174,17 @@ void closing_lines_print_both(FILE *to, const completion *plain, const completio
 }
 
 void closing_lines_print_queue(FILE *to, const request_queue *q, const char *draft) {
-  fprintf(to, "tandem: %zu answers, %lld tokens; draft %s: %llu rounds, %.2f accepted a round (%llu of %llu)",
-          q->completed, (long long)q->tokens, draft, (unsigned long long)q->rounds,
-          q->rounds ? (double)q->accepted / (double)q->rounds : 0.0, (unsigned long long)q->accepted,
-          (unsigned long long)q->drafted);
+  double speed = request_queue_speed(q);
+  fprintf(to, "tandem: %zu answers, %lld tokens", q->completed, (long long)q->tokens);
+  if (speed > 0) fprintf(to, ", %.1f tok/s", speed);
+  fprintf(to, "; draft %s: %llu rounds, %.2f accepted a round (%llu of %llu)", draft,
+          (unsigned long long)q->rounds, q->rounds ? (double)q->accepted / (double)q->rounds : 0.0,
+          (unsigned long long)q->accepted, (unsigned long long)q->drafted);
+  if (q->lost)
+    fprintf(
+        to,
+        "; %lld tokens, %lld of them from the draft, are of targets that died and are not in these rounds",
+        (long long)q->lost, (long long)q->lost_accepted);
   if (q->plain) fprintf(to, "; the end of %zu was decoded plainly: %s", q->plain, q->off_reason);
   if (q->failed) fprintf(to, "; %zu FAILED", q->failed);
   if (q->cancelled) fprintf(to, "; %zu cancelled", q->cancelled);

@@ -14,6 +14,7 @@ typedef struct closing_lines_options {
   bool kept;       /* the ledger's file holds the session, so that it can be resumed */
   bool seed_drawn; /* a seed was drawn because none was given, and sampling used it */
   bool gain;       /* say what speculation has gained, or that nobody can say */
+  bool legend;     /* say what the colours mean */
   bool details;    /* say how it was decoded, too */
 } closing_lines_options;
 

@@ -168,6 +168,7 @@ static int complete_all(batch *b) {
                                 .log = &b->log,
                                 .service = b->service,
                                 .on_result = on_result,
+                                .accepted_wanted = b->flags.listen != NULL,
                                 .owner = b};
   int rc = text_model_load(&b->model, b->flags.template, &e); /* while the target loads the weights */
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);

@@ -105,8 +105,9 @@ static double *times_of(const bench *b, size_t prompt, bool drafted) {
 
 static void keep_times(bench *b) {
   for (int i = 0; i < 2; i++) {
-    double speed = completion_tokens_per_second(&b->answers[i]);
-    times_of(b, prompt_of(b), i)[round_of(b)] = speed > 0 ? 1e6 / speed : 0;
+    int32_t tokens = completion_timed_tokens(&b->answers[i]);
+    times_of(b, prompt_of(b), i)[round_of(b)] =
+        tokens ? (double)completion_timed_us(&b->answers[i]) / tokens : 0;
   }
 }
 
@@ -159,7 +160,7 @@ static void on_news(void *owner) {
   completion *c = &b->answers[with_draft(b)];
   if (service_trouble(b->service, &trouble)) {
     if (b->running) completion_fail(c, b->service, &trouble);
-    stop(b, command_trouble(b->service, &trouble));
+    if (!b->over) stop(b, command_trouble(b->service, &trouble));
   } else if (service_signal(b->service)) {
     if (b->running) completion_cancel(c, b->service);
     stop(b, command_signal_status(service_signal(b->service)));
@@ -191,7 +192,7 @@ static int run_trial(bench *b) {
   err e = {0};
   service_options o = command_service_options(&b->flags, b->flags.request.context, &b->log);
   bench_trials_settings(trial_of(b), &o.workers);
-  o.with_draft = true;
+  o.with_draft = o.draft_needed = true;
   o.on_news = on_news;
   o.owner = b;
   char steps[VERIFY_TREES_PATH_MAX];

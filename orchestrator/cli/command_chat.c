@@ -115,10 +115,8 @@ static void fresh_completion(chat *c) {
 static void take_totals(totals *t, const completion *a) {
   t->count++;
   t->tokens += a->count;
-  if (completion_tokens_per_second(a) > 0) {
-    t->timed_tokens += a->count - a->first_count;
-    t->timed_us += a->end_us - a->first_token_us;
-  }
+  t->timed_tokens += completion_timed_tokens(a);
+  t->timed_us += completion_timed_us(a);
   t->accepted += a->stats.accepted;
   t->drafted += a->stats.rows;
 }
@@ -212,9 +210,9 @@ static size_t prompt_room(const chat *c) {
 
 static void tell_stats(const chat *c) {
   const totals *t = &c->sum;
+  double rate = completion_speed(t->timed_tokens, t->timed_us);
   char speed[40] = "";
-  if (t->timed_us)
-    snprintf(speed, sizeof speed, ", %.1f tok/s", (double)t->timed_tokens * 1e6 / (double)t->timed_us);
+  if (rate > 0) snprintf(speed, sizeof speed, ", %.1f tok/s", rate);
   note(c, "%d answer%s: %lld tokens%s; the draft guessed %llu of %llu right", t->count,
        t->count == 1 ? "" : "s", (long long)t->tokens, speed, (unsigned long long)t->accepted,
        (unsigned long long)t->drafted);
@@ -557,7 +555,7 @@ static int converse(chat *c) {
   rc = service_serve(c->service, &c->model, &e);
   if (rc) return command_error(command_serve_status(rc), "%s", e.text);
   if (open_editor(c, &e)) return command_error(STATUS_IO, "%s", e.text);
-  note(c, "/help lists the commands, Ctrl-D leaves");
+  note(c, "/help lists the commands, Ctrl-D leaves%s", c->show.colours ? "; " SHOW_LEGEND : "");
   talk(c);
   line_editor_close(c->editor);
   c->editor = NULL;

@@ -155,14 +155,15 @@ static void end_line(const run *r) {
 }
 
 static int report(const run *r) {
+  bool both = r->compared && is_whole(&r->completion);
   const closing_lines_options words = {.kept = r->completion.id && service_keeps(r->service),
                                        .seed_drawn = !r->flags->request.seed_given && !r->completion.resume &&
                                                      r->flags->request.sampling.temperature > 0,
                                        .details = r->flags->workers.verbose,
-                                       .gain = r->flags->show != SHOW_NEVER};
+                                       .gain = r->flags->show != SHOW_NEVER,
+                                       .legend = r->show.colours && !both};
   end_line(r);
   if (r->completion.trouble.code) command_trouble(r->service, &r->completion.trouble);
-  bool both = r->compared && is_whole(&r->completion);
   command_closing closing;
   FILE *to = command_closing_open(&closing, r->flags);
   if (both)

@@ -111,6 +111,7 @@ static int serve_all(serve *s) {
                                 .log = &s->log,
                                 .service = s->service,
                                 .on_result = on_result,
+                                .accepted_wanted = s->flags.listen != NULL,
                                 .owner = s};
   int rc = service_serve(s->service, &s->model, &e);
   if (rc) return command_error(command_serve_status(rc), "%s", e.text);

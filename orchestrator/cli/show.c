@@ -93,8 +93,10 @@ void show_line(const show *s, const completion *c, uint64_t now_us, char out[SHO
   char gain[SHOW_GAIN_MAX];
   double speed = completion_speed_now(c, now_us), plain = completion_plain_speed(c);
   show_gain(plain > 0 ? plain : s->plain, speed, gain);
-  snprintf(out, SHOW_LINE_MAX, "%.1f tok/s, acceptance length %.2f, %s, %d of %d tokens from the draft",
-           speed, completion_acceptance_length(c), gain, c->fresh_accepted, c->fresh);
+  char rate[32] = "too few to time";
+  if (speed > 0) snprintf(rate, sizeof rate, "%.1f tok/s", speed);
+  snprintf(out, SHOW_LINE_MAX, "%s, acceptance length %.2f, %s, %d of %d tokens from the draft", rate,
+           completion_acceptance_length(c), gain, c->fresh_accepted, c->fresh);
 }
 
 static size_t columns(void) {

@@ -14,6 +14,8 @@ typedef enum {
 } show_when;
 
 #define SHOW_LINE_MAX 200
+/* What the colours mean, in words: a legend in colours would be lost where stderr goes elsewhere. */
+#define SHOW_LEGEND "green: guessed by the draft; cyan: chosen by the target alone"
 
 typedef struct show {
   async_output *out; /* borrowed: gets the text */

@@ -56,11 +56,12 @@ double speculation_figures_survivors(const speculation_figures *f) {
 }
 
 double speculation_figures_speed(const speculation_clock *c) {
-  return ratio(c->tokens * 1e6, c->us);
+  return completion_speed((int64_t)c->tokens, (uint64_t)c->us);
 }
 
 double speculation_figures_gain(const speculation_figures *f) {
-  return ratio(speculation_figures_speed(&f->drafted), speculation_figures_speed(&f->plain));
+  double drafted = f->nodes ? speculation_figures_speed(&f->drafted) : 0;
+  return ratio(drafted, speculation_figures_speed(&f->plain));
 }
 
 /* ---- for people ---- */
@@ -120,6 +121,11 @@ static json_t *rounded(double x) {
   return json_real(round(x * 10000) / 10000);
 }
 
+/* null: not known. */
+static json_t *figure(double x) {
+  return x > 0 ? rounded(x) : json_null();
+}
+
 json_t *speculation_figures_json(const speculation_label *l, const speculation_figures *f) {
   json_t *o = json_object(), *per = json_array();
   for (int32_t i = 0; i < positions(f); i++)
@@ -142,9 +148,9 @@ json_t *speculation_figures_json(const speculation_label *l, const speculation_f
   json_object_set_new(o, "ahead_hits", json_integer((json_int_t)f->ahead_hits));
   json_object_set_new(o, "survivors", json_integer((json_int_t)f->survivors));
   json_object_set_new(o, "survivors_per_verdict", rounded(speculation_figures_survivors(f)));
-  json_object_set_new(o, "plain_tok_s", rounded(speculation_figures_speed(&f->plain)));
-  json_object_set_new(o, "tok_s", rounded(speculation_figures_speed(&f->drafted)));
-  json_object_set_new(o, "gain", rounded(speculation_figures_gain(f)));
+  json_object_set_new(o, "plain_tok_s", figure(speculation_figures_speed(&f->plain)));
+  json_object_set_new(o, "tok_s", figure(speculation_figures_speed(&f->drafted)));
+  json_object_set_new(o, "gain", figure(speculation_figures_gain(f)));
   json_object_set_new(o, "different", json_integer(f->different));
   return o;
 }

@@ -30,8 +30,9 @@ double speculation_figures_share(const speculation_figures *f); /* of the tokens
 double speculation_figures_at(const speculation_figures *f, int32_t position); /* verifies that got so far */
 double speculation_figures_ahead(const speculation_figures *f);                /* ahead hits of a verdict */
 double speculation_figures_survivors(const speculation_figures *f);            /* of a verdict */
-double speculation_figures_speed(const speculation_clock *c);                  /* tokens a second */
-double speculation_figures_gain(const speculation_figures *f);                 /* over plain decoding */
+double speculation_figures_speed(const speculation_clock *c); /* tokens a second; 0: too few */
+double
+speculation_figures_gain(const speculation_figures *f); /* over plain decoding; 0: not known, or no guess */
 
 /* What the figures are of. */
 typedef struct speculation_label {

@@ -383,19 +383,30 @@ void completion_fail(completion *c, service *s, const err *why) {
 
 /* ---- figures ---- */
 
-/* Of `count` tokens of output, which were there at until_us. */
-static double speed_until(const completion *c, int32_t count, uint64_t until_us) {
-  if (count <= c->first_count || until_us <= c->first_token_us) return 0;
-  return (count - c->first_count) * 1e6 / (double)(until_us - c->first_token_us);
+double completion_speed(int64_t tokens, uint64_t us) {
+  if (tokens < COMPLETION_TIMED_TOKENS || us < COMPLETION_TIMED_US) return 0;
+  return (double)tokens * 1e6 / (double)us;
+}
+
+static uint64_t us_until(const completion *c, uint64_t until_us) {
+  return c->first_token_us && until_us > c->first_token_us ? until_us - c->first_token_us : 0;
+}
+
+int32_t completion_timed_tokens(const completion *c) {
+  return c->count > c->first_count ? c->count - c->first_count : 0;
+}
+
+uint64_t completion_timed_us(const completion *c) {
+  return us_until(c, c->end_us);
 }
 
 double completion_tokens_per_second(const completion *c) {
-  return speed_until(c, c->count, c->end_us);
+  return completion_speed(completion_timed_tokens(c), completion_timed_us(c));
 }
 
 double completion_speed_now(const completion *c, uint64_t now_us) {
   int32_t before = c->resume ? c->resume->length - c->resume->prompt_length : 0;
-  return c->first_token_us ? speed_until(c, before + c->fresh, now_us) : 0;
+  return completion_speed(before + c->fresh - c->first_count, us_until(c, now_us));
 }
 
 double completion_gain(double speed, double plain) {
@@ -443,5 +454,5 @@ int32_t completion_first_difference(const completion *plain, const completion *d
 
 double completion_speedup(const completion *plain, const completion *drafted) {
   double slow = completion_tokens_per_second(plain), fast = completion_tokens_per_second(drafted);
-  return slow > 0 ? fast / slow : 0;
+  return slow > 0 && drafted->stats.rows ? fast / slow : 0;
 }

@@ -100,7 +100,14 @@ bool completion_line_is_open(const completion *c);
  * cut; ERR_LIMIT: the context is full; ERR_NOMEM. */
 int completion_to_resume(const completion *c, const request *r, int32_t more, ledger_session *out, err *e);
 
-double completion_tokens_per_second(const completion *c); /* after the first tokens; 0: too few to say */
+/* Tokens a second. 0: fewer than COMPLETION_TIMED_TOKENS, or within less than COMPLETION_TIMED_US, say
+ * nothing of a speed: tokens arrive in bursts, and a clock's first milliseconds are the program's own. */
+#define COMPLETION_TIMED_TOKENS 32
+#define COMPLETION_TIMED_US     100000
+double completion_speed(int64_t tokens, uint64_t us);
+int32_t completion_timed_tokens(const completion *c);     /* those after the first ones */
+uint64_t completion_timed_us(const completion *c);        /* and how long they took */
+double completion_tokens_per_second(const completion *c); /* of these; 0: too few to say */
 double completion_first_ms(const completion *c); /* from the request until the first tokens could be shown */
 /* How many tokens the figures cover. They lack those of a target that died before it reported. */
 int32_t completion_counted(const completion *c);
@@ -120,6 +127,6 @@ const char *completion_off_reason(const completion *c);
 const char *completion_draft_method(const completion *c); /* "none": without a draft */
 
 /* Of the same request answered twice: where the tokens differ first (-1: nowhere), and how many times as fast
- * the second was (0: too few tokens to say). */
+ * the second was (0: too few tokens to say, or the draft had no guess). */
 int32_t completion_first_difference(const completion *plain, const completion *drafted);
 double completion_speedup(const completion *plain, const completion *drafted);

@@ -1,5 +1,6 @@
 #include "orchestrator/service/request_queue.h"
 
+#include "common/base/clock.h"
 #include "orchestrator/service/request_json.h"
 #include "orchestrator/service/result_json.h"
 #include <assert.h>
@@ -34,6 +35,11 @@ static void count(request_queue *q, const completion *c) {
   q->rounds += c->stats.rounds;
   q->accepted += c->stats.accepted;
   q->drafted += c->stats.rows;
+  if (c->uncounted > 0) {
+    int64_t accepted = c->fresh_accepted - (int64_t)c->stats.accepted;
+    q->lost += c->uncounted;
+    q->lost_accepted += accepted > 0 ? accepted : 0;
+  }
   if (off && q->plain++ == 0) snprintf(q->off_reason, sizeof q->off_reason, "%s", off);
 }
 
@@ -58,6 +64,7 @@ static void forget_those_that_are_over(request_queue *q) {
       entry_free(q->running[i]);
     else
       q->running[left++] = q->running[i];
+  if (left == 0 && q->running_count > 0) q->busy_us += clock_us() - q->busy_from;
   q->running_count = left;
 }
 
@@ -73,6 +80,10 @@ void request_queue_fail(request_queue *q, const err *why) {
     completion_update(c, q->service);
   }
   forget_those_that_are_over(q);
+}
+
+double request_queue_speed(const request_queue *q) {
+  return completion_speed(q->tokens, q->busy_us);
 }
 
 void request_queue_cancel(request_queue *q) {
@@ -108,7 +119,9 @@ void request_queue_begin(request_queue *q, const char *line, size_t size, long l
   entry->line_number = line_number;
   entry->tag = tag;
   completion_init(&entry->completion, q->model, &sink);
+  entry->completion.accepted_wanted = q->accepted_wanted;
   if (begin(q, entry, line, size, &e) == ERR_OK) {
+    if (q->running_count == 0) q->busy_from = clock_us();
     q->running[q->running_count++] = entry;
     return;
   }

@@ -32,6 +32,11 @@ struct request_queue {
   size_t plain; /* answers that ended without speculation, though a draft was wanted */
   char off_reason[WIRE_STRING_MAX + 1]; /* why speculation was off for the first of these */
   int64_t tokens;
+  /* Tokens that no target has reported figures of, because it died; of them, with accepted_wanted, those that
+   * were accepted ones. */
+  int64_t lost, lost_accepted;
+  bool accepted_wanted;        /* its owner's: ask for what `lost_accepted' needs */
+  uint64_t busy_us, busy_from; /* time with an answer under way, without the present one; and since when */
   uint64_t rounds, accepted, drafted;
   bool out_of_memory;
 };
@@ -44,6 +49,8 @@ void request_queue_refuse(request_queue *q, const char *line, size_t size, long 
                           const err *why);
 /* Gives the results of all requests that are over by now. */
 void request_queue_update(request_queue *q);
+/* Tokens a second of all answers together, while one was under way; 0: too few to say. */
+double request_queue_speed(const request_queue *q);
 /* Ends all requests early; request_queue_update gives their results. */
 void request_queue_cancel(request_queue *q);
 /* Ends all requests now with an error that is not their own. */

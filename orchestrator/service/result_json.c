@@ -30,6 +30,11 @@ static json_t *rounded(double x) {
   return json_real(isfinite(x) ? round(x * 1000) / 1000 : 0);
 }
 
+/* null: not known. */
+static json_t *figure(double x) {
+  return x > 0 ? rounded(x) : json_null();
+}
+
 static json_t *milliseconds(uint64_t us) {
   return rounded((double)us / 1000);
 }
@@ -59,7 +64,7 @@ static json_t *stats_of(const completion *c) {
   const msg_stats *s = &c->stats;
   json_t *o = json_object();
   if (!o) return NULL;
-  json_object_set_new(o, "tok_s", rounded(completion_tokens_per_second(c)));
+  json_object_set_new(o, "tok_s", figure(completion_tokens_per_second(c)));
   json_object_set_new(o, "ttft_ms", rounded(completion_first_ms(c)));
   json_object_set_new(o, "rounds", count_of(s->rounds));
   json_object_set_new(o, "draft_tokens", count_of(s->rows));
@@ -120,7 +125,7 @@ json_t *result_json_of_both(const completion *plain, const completion *drafted) 
   if (!o) return NULL;
   json_object_set_new(o, "identical", json_boolean(at < 0));
   json_object_set_new(o, "first_difference", at < 0 ? json_null() : json_integer(at));
-  json_object_set_new(o, "speedup", rounded(completion_speedup(plain, drafted)));
+  json_object_set_new(o, "speedup", figure(completion_speedup(plain, drafted)));
   json_object_set_new(o, "plain", result_json_of(plain, NULL));
   json_object_set_new(o, "draft", result_json_of(drafted, NULL));
   return o;

@@ -38,7 +38,8 @@ struct service {
   child_processes *children;
   int32_t target, draft; /* numbers of child_processes.h, or NO_CHILD */
   err trouble;
-  bool explained; /* the target has said why it could not start */
+  bool explained;                     /* the target has said why it could not start */
+  char no_draft[WIRE_STRING_MAX + 1]; /* why tandem-draft is not here; "": others start it */
 
   wire_id self;
   ledger_choice *ledger;
@@ -195,6 +196,16 @@ static void set_trouble(service *s, const char *name, const child_processes_exit
           worker_restart_remedy(x));
 }
 
+/* A draft costs speed alone. */
+static void go_on_without_draft(service *s, const child_processes_exit *x) {
+  if (x->code == PROGRAM_EXIT_REFUSED)
+    snprintf(s->no_draft, sizeof s->no_draft, "the draft does not fit the target");
+  else
+    snprintf(s->no_draft, sizeof s->no_draft, "%s %s (%s)", x->name, worker_restart_verdict(x), x->text);
+  log_line(s->options.log, LOG_WARNING, "%s: %s; answers come without a draft", s->no_draft,
+           worker_restart_remedy(x));
+}
+
 static bool has_registered(const service *s, const child_processes_exit *x) {
   return x->child == s->target ? s->target_came : s->draft_came;
 }
@@ -230,12 +241,9 @@ static void on_worker_exit(void *context, const child_processes_exit *x) {
     return;
   }
   if (e.code) log_line(log, LOG_ERROR, "%s", e.text);
-  bool draft = x->child == s->draft; /* completions go on without one */
-  if (draft && s->draft_came)
-    log_line(log, LOG_WARNING, "%s died again: %s; no more drafts", x->name, x->text);
-  else if (draft && x->code == PROGRAM_EXIT_REFUSED)
-    log_line(log, LOG_WARNING,
-             "the draft does not fit the target: see its message above; answers come without one");
+  bool may_lack = x->child == s->draft && !s->options.draft_needed && x->code != PROGRAM_EXIT_USAGE;
+  if (may_lack)
+    go_on_without_draft(s, x);
   else
     set_trouble(s, x->name, x);
   s->draft_overdue = true;
@@ -292,6 +300,7 @@ static int start_programs(service *s, err *e) {
   rc = listen_at(s, e);
   if (rc != ERR_OK) return rc;
   child_processes_options w = {.loop = &s->loop, .on_exit = on_worker_exit, .context = s};
+  snprintf(s->no_draft, sizeof s->no_draft, "tandem-draft had not come yet");
   rc = child_processes_open(&s->children, &w, e);
   if (rc == ERR_OK) rc = start_target(s, e);
   if (rc == ERR_OK && s->options.with_draft) rc = start_draft(s, e);
@@ -397,6 +406,7 @@ int service_serve(service *s, text_model *m, err *e) {
   if (rc == ERR_OK) o.ledger = ledger_choice_ledger(s->ledger);
   if (rc == ERR_OK) rc = sessions_alloc(&s->sessions, &o, e);
   if (rc != ERR_OK) return rc;
+  if (s->no_draft[0]) sessions_explain_no_draft(s->sessions, s->no_draft);
   ledger_choice_watch(s->ledger, s->sessions);
   machine_host_set_machine(s->host, sessions_as_machine(s->sessions));
   if (s->listening) rc = listen_at(s, e);

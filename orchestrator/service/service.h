@@ -22,7 +22,8 @@ typedef struct service service;
 
 typedef struct service_options {
   worker_settings workers;
-  bool with_draft; /* start a draft, or expect one */
+  bool with_draft;   /* start a draft, or expect one */
+  bool draft_needed; /* one that cannot start is a trouble; else answers come without it */
   /* The endpoint at which workers started by others register; NULL: they are started here. */
   const char *listen;
   const char *keys;      /* of `listen`: the folder of the keys; NULL: the default one */

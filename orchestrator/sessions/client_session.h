@@ -113,8 +113,9 @@ typedef struct client_sessions {
   ledger ledger;           /* borrowed */
   int32_t vocabulary_size; /* 0: unknown */
   uint64_t target_wait_us;
-  int32_t part_tokens; /* most tokens in one OPEN or PART */
-  bool targets_return; /* a target that ends is started again */
+  int32_t part_tokens;  /* most tokens in one OPEN or PART */
+  bool targets_return;  /* a target that ends is started again */
+  const char *no_draft; /* why no draft is here (sessions_explain_no_draft); NULL: nobody has said */
   roster roster;
   hung_targets hung;
   drained_workers drained;

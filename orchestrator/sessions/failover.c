@@ -161,6 +161,7 @@ void failover_explain_unattached(client_step *c, client_session *s) {
   else if (!s->draft_note[0])
     snprintf(s->off_reason, sizeof s->off_reason, "%s",
              a_draft_is_drained(c) ? "the draft worker is drained: `tandem workers resume' gives it sessions"
+             : c->all->no_draft    ? c->all->no_draft
                                    : "there is no draft worker: start tandem-draft");
 }
 

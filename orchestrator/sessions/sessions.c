@@ -198,6 +198,10 @@ void sessions_release(sessions_machine *m, uint64_t session, uint64_t now_us, ac
   }
 }
 
+void sessions_explain_no_draft(sessions_machine *m, const char *why) {
+  m->all.no_draft = why;
+}
+
 /* --- what a client sees --- */
 
 static sessions_state state_of(const client_session *s) {

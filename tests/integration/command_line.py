@@ -3,7 +3,7 @@
 import json
 import subprocess
 
-from support import MODEL, TANDEM, TIME_LIMIT, Case
+from support import MODEL, TANDEM, TIME_LIMIT, Case, wait_until
 
 PROMPT = "Why is the sky blue?"
 LONG = ["--raw", "The cat sat on the mat and the dog sat on the log. " * 8]  # it goes on for ever
@@ -16,6 +16,11 @@ def tandem(*args, stdin=b"", env=None, program=TANDEM):
     """Runs a command to its end: (status, stdout, stderr), bytes and text."""
     done = subprocess.run([program, *args], input=stdin, capture_output=True, timeout=TIME_LIMIT, env=env)
     return done.returncode, done.stdout, done.stderr.decode("utf-8", "replace")
+
+
+def with_draft_known(*args, env=None):
+    """The answers were not over before tandem-draft had ended: that may need another try."""
+    return wait_until(lambda: (done := tandem(*args, env=env)) and "had not come yet" not in done[2] and done)
 
 
 def answer(*args, stdin=b""):

@@ -18,8 +18,9 @@ class Compare(Command):
     def test_both_speeds_are_told(self):
         status, out, errors = tandem(*self.POEM)
         self.assertEqual(status, OK, errors)
-        self.assertRegex(errors, r"(?m)^tandem: plainly:    100 tokens, [0-9.]+ tok/s$")
-        self.assertRegex(errors, r"(?m)^tandem: with draft: 100 tokens, [0-9.]+ tok/s; [0-9.]+ times as fast")
+        speed = "([0-9.]+ tok/s|too few to time)"  # where they came within 100 ms
+        self.assertRegex(errors, f"(?m)^tandem: plainly:    100 tokens, {speed}$")
+        self.assertRegex(errors, f"(?m)^tandem: with draft: 100 tokens, {speed}(; [0-9.]+ times as fast)?")
         # Where the draft is late it guessed nothing right, or nothing at all: that has a line of its own.
         draft = "the draft (guessed|had no guess)|all of it was decoded plainly: "
         self.assertRegex(errors, f"(; |tandem: )({draft})")
@@ -37,7 +38,21 @@ class Compare(Command):
         methods = [both[k]["stats"]["draft_method"] for k in ("plain", "draft")]
         self.assertEqual(methods, ["none", "eagle3,ngram"])
         self.assertEqual(both["plain"]["stats"]["rounds"], 0)
-        self.assertGreater(both["speedup"], 0)
+        speeds = [both[k]["stats"]["tok_s"] for k in ("plain", "draft")]
+        told = all(speeds) and both["draft"]["stats"]["draft_tokens"] > 0
+        self.assertEqual(both["speedup"] is not None, told)
+        if told:
+            self.assertAlmostEqual(both["speedup"], speeds[1] / speeds[0], delta=0.01)
+
+    def test_few_tokens_have_no_speed(self):
+        few = ("run", "-m", MODEL, "--max-tokens", "10", "--compare", "Count to a hundred.")
+        status, _, errors = tandem(*few)
+        self.assertEqual(status, OK, errors)
+        self.assertEqual(errors.count("10 tokens, too few to time"), 2, errors)
+        self.assertNotRegex(errors, "tok/s|times as fast")
+        both = json.loads(tandem(*few, "--json")[1])
+        speeds = [both[k]["stats"]["tok_s"] for k in ("plain", "draft")]
+        self.assertEqual([both["speedup"], *speeds], [None] * 3)
 
     def test_a_difference_is_found_and_placed(self):
         """A target whose second verify is wrong: told with its place, and by the exit status."""

@@ -1,5 +1,6 @@
 """Flags, variables and input of the commands: what is refused, and how."""
 
+import json
 import os
 import pathlib
 import re
@@ -7,7 +8,9 @@ import shutil
 import subprocess
 import unittest
 
-from command_line import BAD_MODEL, INPUT, LONG, OK, PROMPT, USAGE, WORKER, Command, answer, tandem
+from command_line import (BAD_MODEL, INPUT, LONG, OK, PROMPT, USAGE, WORKER, Command, answer, tandem,
+                          with_draft_known)
+from models import make_model
 from support import BIN, DRAFT, MODEL, TANDEM, TARGET, TIME_LIMIT
 
 
@@ -152,11 +155,40 @@ class BadInput(Command):
     def test_a_recording_that_is_none_is_refused(self):
         bad = self.folder / "bad.jsonl"
         bad.write_text("no recording\n")
-        status, out, errors = tandem("run", "-m", MODEL, "--draft", f"replay:{bad}:0.5", PROMPT)
-        self.assertEqual((status, out), (WORKER, b""), errors)
-        self.assertIn("tandem-draft could not start", errors)
+        asked = ("--draft", f"replay:{bad}:0.5")
+        status, out, errors = with_draft_known("run", "-m", MODEL, *asked, PROMPT)
+        self.assertEqual(status, OK, errors)
         self.assertIn("line 1", errors)
+        self.assertIn("decoded plainly: tandem-draft could not start (exit status 3)", errors)
 
+    def test_a_draft_that_cannot_be_used_costs_no_answer(self):
+        """Whatever is wrong with it, in every command: its own message, one warning, and the true reason."""
+        lines, ledger = self.folder / "in.jsonl", str(self.folder / "ledger")
+        lines.write_text('{"prompt": "a", "max_tokens": 2}\n')
+        text = self.folder / "README.md"
+        text.write_text("# no model\n" * 100)
+        few = make_model(self.folder / "few.gguf", 500)
+        m = ("-m", MODEL)
+        for draft, message, reason in (
+            (text, "not a GGUF file", "tandem-draft could not start (exit status 3)"),
+            (few, "has 500 tokens", "the draft does not fit the target"),
+        ):
+            asked = ("-md", str(draft))
+            tandem("run", *m, "--ledger", ledger, "--draft", "none", "-n", "2", PROMPT)
+            id = json.loads(tandem("session", "list", "--ledger", ledger, "--json")[1])[0]["session"]
+            for args in (("run", *m, *asked, "-n", "2", PROMPT), ("batch", *m, *asked, str(lines), "-"),
+                         ("run", *m, *asked, "--compare", "-n", "2", PROMPT),
+                         ("session", "resume", *asked, "--ledger", ledger, id, "-n", "2")):
+                with self.subTest(args=args):
+                    status, out, errors = with_draft_known(*args)
+                    self.assertEqual(status, OK, errors)
+                    self.assertTrue(out)
+                    self.assertEqual((errors.count(message), errors.count("warning")), (1, 1), errors)
+                    self.assertIn(f"warning: {reason}: see its message above; answers come without", errors)
+                    self.assertIn(f"decoded plainly: {reason}", errors)
+                    self.assertNotIn("start tandem-draft", errors)
+                    self.assertNotIn("times as fast", errors)
+            self.refused(WORKER, message, "bench", "spec", *m, *asked, "-n", "2", str(lines))
 
     def test_a_draft_with_a_model_is_one(self):
         """Placed by hand, as `tandem run' takes it."""

@@ -225,7 +225,7 @@ class DraftModel(Case):
         bad = self.folder / "bad.gguf"
         bad.write_bytes(b"GGUF" + struct.pack("<I", 3))
         done = subprocess.run([TANDEM, "run", "-m", MODEL, "-md", str(bad), "x"], capture_output=True, text=True)
-        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(done.returncode, 0)  # an answer needs no draft
         self.assertIn("bad.gguf", done.stderr)
         done = subprocess.run([TANDEM, "run", "-m", MODEL, "--draft-layers", "31", "x"], capture_output=True, text=True)
         self.assertNotEqual(done.returncode, 0)

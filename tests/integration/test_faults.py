@@ -139,7 +139,7 @@ class Faults(Case):
             if child and child not in killed:
                 killed.add(child)
                 os.kill(child, signal.SIGKILL)
-            return "no more drafts" in run.errors
+            return "answers come without a draft" in run.errors
 
         wait_until(kill, lambda: run.errors)
         self.more(run)

@@ -37,7 +37,7 @@ static double seconds(uint64_t from_us, uint64_t to_us) {
 }
 
 void metrics_add(metrics *m, const completion *c, uint64_t waited_us) {
-  double speed = completion_tokens_per_second(c);
+  int32_t timed = completion_timed_tokens(c);
   m->ends[end_of(c)]++;
   m->prompt_tokens += c->prompt.count;
   m->generation_tokens += (uint64_t)c->count;
@@ -51,7 +51,7 @@ void metrics_add(metrics *m, const completion *c, uint64_t waited_us) {
   observe(&m->whole, long_bounds, seconds(c->start_us, c->end_us) + (double)waited_us / 1e6);
   if (c->first_shown_us)
     observe(&m->first, short_bounds, seconds(c->start_us, c->first_shown_us) + (double)waited_us / 1e6);
-  if (speed > 0) observe(&m->token, short_bounds, 1 / speed);
+  if (timed) observe(&m->token, short_bounds, (double)completion_timed_us(c) / 1e6 / timed);
 }
 
 /* ---- telling ---- */

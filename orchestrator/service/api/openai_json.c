@@ -97,7 +97,8 @@ static json_t *speculation_of(const figures *f) {
                 "draft_tokens", f->drafted, "accepted_tokens", f->accepted, "off_reason", f->off);
   json_object_set_new(o, "acceptance_length",
                       f->forwards ? number(1 + (double)f->accepted / (double)f->forwards) : json_null());
-  json_object_set_new(o, "gain", f->seconds > 0 ? number(f->plain_seconds / f->seconds) : json_null());
+  json_object_set_new(o, "gain",
+                      f->seconds > 0 && f->drafted ? number(f->plain_seconds / f->seconds) : json_null());
   return o;
 }
 

@@ -60,9 +60,9 @@ static void test_what_the_draft_was_worth_is_said(void **state) {
   (void)state;
   completion a = drafted(10, 91, 60);
   a.plain_us = 7692; /* 130 tok/s */
-  assert_string_equal(
-      lines_of(&a, (closing_lines_options){0}),
-      "tandem: 101 tokens, 200.0 tok/s; the draft guessed 60 of 91 right; plain decoding: about 130 tok/s\n");
+  assert_string_equal(lines_of(&a, (closing_lines_options){0}),
+                      "tandem: 101 tokens, 200.0 tok/s; the draft guessed 60 of 91 right; 1.54 times plain "
+                      "decoding (130 tok/s)\n");
   a.count = 1;
   a.end_us = a.first_token_us;
   a.plain_us = 0;
@@ -162,13 +162,14 @@ static void test_two_completions_are_compared(void **state) {
   plain.draft_wanted = false;
   plain.prompt.count = fast.prompt.count = 0;
   plain.count = fast.count = 4;
+  plain.first_count = fast.first_count = 0;
   plain.tokens = fast.tokens = same;
   fast.end_us = fast.first_token_us + (plain.end_us - plain.first_token_us) / 2;
   assert_int_equal(completion_first_difference(&plain, &fast), -1);
   json_t *o = result_json_of_both(&plain, &fast);
   assert_true(json_is_true(json_object_get(o, "identical")));
   assert_true(json_is_null(json_object_get(o, "first_difference")));
-  assert_true(json_real_value(json_object_get(o, "speedup")) == 2);
+  assert_true(json_is_null(json_object_get(o, "speedup"))); /* of four tokens */
   assert_int_equal(json_array_size(json_object_get(json_object_get(o, "draft"), "token_ids")), 4);
   json_decref(o);
   fast.tokens = other;
@@ -181,10 +182,31 @@ static void test_two_completions_are_compared(void **state) {
   FILE *to = open_memstream(&text, &size);
   closing_lines_print_both(to, &plain, &fast, &(closing_lines_options){0});
   fclose(to);
-  assert_non_null(strstr(text, "tandem: plainly:    4 tokens, 6.0 tok/s\ntandem: with draft: 3 tokens, 8.0 "
-                               "tok/s; 1.33 times as fast"));
+  assert_non_null(strstr(text, "tandem: plainly:    4 tokens, too few to time\n"
+                               "tandem: with draft: 3 tokens, too few to time; the draft guessed 2 of 5"));
   assert_non_null(strstr(
       text, "\ntandem: identical: no, from token 4 of the answer on: 8 plainly, the end with the draft\n"));
+  free(text);
+}
+
+static void test_the_speeds_of_two_completions_are_told(void **state) {
+  (void)state;
+  int32_t tokens[101] = {0};
+  completion plain = drafted(0, 0, 0), fast = drafted(10, 91, 60);
+  plain.draft_wanted = false;
+  plain.tokens = fast.tokens = tokens;
+  plain.prompt.count = fast.prompt.count = 0;
+  fast.end_us -= 250000;
+  json_t *o = result_json_of_both(&plain, &fast);
+  assert_true(json_real_value(json_object_get(o, "speedup")) == 2);
+  json_decref(o);
+  char *text = NULL;
+  size_t size = 0;
+  FILE *to = open_memstream(&text, &size);
+  closing_lines_print_both(to, &plain, &fast, &(closing_lines_options){0});
+  fclose(to);
+  assert_non_null(strstr(text, "tandem: plainly:    101 tokens, 200.0 tok/s\n"
+                               "tandem: with draft: 101 tokens, 400.0 tok/s; 2.00 times as fast; the draft"));
   free(text);
 }
 
@@ -192,12 +214,69 @@ static void test_a_gain_is_told_as_it_was_measured(void **state) {
   (void)state;
   completion a = drafted(40, 91, 60);
   assert_null(strstr(lines_of(&a, (closing_lines_options){0}), "times plain"));
+  assert_null(strstr(lines_of(&a, (closing_lines_options){0}), "gain"));
   a.plain_us = 8000;
+  assert_non_null(strstr(lines_of(&a, (closing_lines_options){0}), "1.60 times plain decoding (125 tok/s)"));
+  a.stats.accepted = 0; /* what did not gain anything is told to who asks */
+  assert_null(strstr(lines_of(&a, (closing_lines_options){0}), "times plain"));
+  assert_non_null(strstr(lines_of(&a, (closing_lines_options){.gain = true}), "times plain"));
+  a.stats.accepted = 60;
   const char *told = lines_of(&a, (closing_lines_options){.gain = true});
-  assert_non_null(strstr(told, "acceptance length 2.46"));
+  assert_non_null(strstr(told, "acceptance length 2.46 (tokens for each step of the target)"));
   assert_non_null(strstr(told, "1.60 times plain decoding"));
   a.plain_us = 0;
   assert_non_null(strstr(lines_of(&a, (closing_lines_options){.gain = true}), "the gain is unknown"));
+}
+
+static void test_a_plain_answer_gains_nothing(void **state) {
+  (void)state;
+  completion a = drafted(0, 0, 0);
+  a.plain_us = 10000;
+  lines_of(&a, (closing_lines_options){.gain = true});
+  assert_null(strstr(said, "times plain"));
+  assert_null(strstr(said, "gain"));
+  assert_null(strstr(said, "acceptance length"));
+  a = drafted(10, 91, 60);
+  a.draft_wanted = false;
+  a.plain_us = 10000;
+  assert_string_equal(lines_of(&a, (closing_lines_options){.gain = true}),
+                      "tandem: 101 tokens, 200.0 tok/s; without a draft\n");
+}
+
+static void test_colours_have_a_legend(void **state) {
+  (void)state;
+  completion a = drafted(10, 91, 60);
+  static const char legend[] = "green: guessed by the draft; cyan: chosen by the target alone";
+  assert_null(strstr(lines_of(&a, (closing_lines_options){.gain = true}), legend));
+  assert_non_null(strstr(lines_of(&a, (closing_lines_options){.legend = true}), legend));
+}
+
+static void test_many_answers_are_summed_up(void **state) {
+  (void)state;
+  request_queue q = {.completed = 3, .tokens = 600, .rounds = 10, .accepted = 30, .drafted = 90};
+  static const struct {
+    uint64_t busy_us;
+    int64_t lost, lost_accepted;
+    const char *line;
+  } table[] = {
+      {0, 0, 0, "tandem: 3 answers, 600 tokens; draft any: 10 rounds, 3.00 accepted a round (30 of 90)\n"},
+      {4000000, 0, 0,
+       "tandem: 3 answers, 600 tokens, 150.0 tok/s; draft any: 10 rounds, 3.00 accepted a round (30 of "
+       "90)\n"},
+      {4000000, 50, 20,
+       "tandem: 3 answers, 600 tokens, 150.0 tok/s; draft any: 10 rounds, 3.00 accepted a round (30 of 90); "
+       "50 "
+       "tokens, 20 of them from the draft, are of targets that died and are not in these rounds\n"}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *to = open_memstream(&text, &size);
+    q.busy_us = table[i].busy_us, q.lost = table[i].lost, q.lost_accepted = table[i].lost_accepted;
+    closing_lines_print_queue(to, &q, "any");
+    fclose(to);
+    assert_string_equal(text, table[i].line);
+    free(text);
+  }
 }
 
 int main(void) {
@@ -209,6 +288,10 @@ int main(void) {
       cmocka_unit_test(test_a_drawn_seed_and_details_are_said),
       cmocka_unit_test(test_lines_end_before_their_108th_column),
       cmocka_unit_test(test_two_completions_are_compared),
+      cmocka_unit_test(test_the_speeds_of_two_completions_are_told),
+      cmocka_unit_test(test_a_plain_answer_gains_nothing),
+      cmocka_unit_test(test_colours_have_a_legend),
+      cmocka_unit_test(test_many_answers_are_summed_up),
       cmocka_unit_test(test_a_gain_is_told_as_it_was_measured),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -142,6 +142,56 @@ static void test_results_come_as_they_finish(void **state) {
   assert_int_equal(command_end_queue(&w->r, &w->f), STATUS_OK);
 }
 
+/* A target that dies takes its figures with it; which tokens were guessed has been told with them. */
+static void test_what_a_dead_target_has_done_is_told(void **state) {
+  world *w = *state;
+  static const int32_t tokens[] = {1, 2, 7, 8, 9};
+  static const uint8_t guessed = 1 << 1 | 1 << 2;
+  w->r.accepted_wanted = true;
+  begin(w, LINE(1), 0);
+  const opened *o = &w->sessions[0];
+  msg m = tokens_message(SELF, o->session, o->epoch, 2, ids, 3, hash_of(o->seed, tokens, 5));
+  m.u.tokens.accepted = &guessed;
+  m.u.tokens.accepted_size = 1;
+  rig_say(&w->p.r, TARGET, m);
+  request_queue_update(&w->r);
+  rig_clear(&w->p.r);
+  sessions_worker_died(w->p.o, id_of(TARGET), w->p.r.now, &w->p.r.out);
+  fake_service_add_target(&w->p);
+  w->sessions[0] = fake_service_open_session(&w->p);
+  rig_say(&w->p.r, TARGET,
+          tokens_message(SELF, o->session, o->epoch, 5, ids + 3, 1,
+                         hash_of(o->seed, (int32_t[]){1, 2, 7, 8, 9, 10}, 6)));
+  m = message(MSG_DONE, SELF, o->session, o->epoch);
+  m.u.done = (msg_done){.length = 6,
+                        .hash = hash_of(o->seed, (int32_t[]){1, 2, 7, 8, 9, 10}, 6),
+                        .finish = WIRE_FINISH_LENGTH,
+                        .stats = {.forwards = 1}};
+  rig_say(&w->p.r, TARGET, m);
+  m = message(MSG_ENDED, SELF, o->session, o->epoch);
+  m.u.existed = true;
+  rig_say(&w->p.r, TARGET, m);
+  request_queue_update(&w->r);
+  expect_result(w, 0, 1, "length", 4, NULL);
+  assert_int_equal(w->r.lost, 3);
+  assert_int_equal(w->r.lost_accepted, 2);
+}
+
+/* The clock runs while an answer is under way. */
+static void test_a_speed_needs_an_answer(void **state) {
+  world *w = *state;
+  assert_true(request_queue_speed(&w->r) == 0);
+  begin(w, LINE(1), 0);
+  w->r.busy_from -= 2000000;
+  say(w, 0, ids, 0, 4, WIRE_FINISH_LENGTH);
+  request_queue_update(&w->r);
+  assert_true(w->r.busy_us >= 2000000 && w->r.tokens == 4);
+  assert_true(request_queue_speed(&w->r) == 0); /* of four tokens */
+  w->r.busy_us = 2000000;
+  w->r.tokens = 40;
+  assert_true(request_queue_speed(&w->r) == 20);
+}
+
 /* What a line says is for that line alone. */
 static void test_options_of_a_line_are_its_own(void **state) {
   world *w = *state;
@@ -267,6 +317,8 @@ static void test_exit_statuses(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_results_come_as_they_finish),
+      CASE(test_what_a_dead_target_has_done_is_told),
+      CASE(test_a_speed_needs_an_answer),
       CASE(test_options_of_a_line_are_its_own),
       CASE(test_bad_lines_are_told_at_once),
       CASE(test_prompts_to_the_end_of_the_context),

@@ -60,10 +60,15 @@ static void test_figures_are_ratios_of_sums(void **state) {
   is(speculation_figures_survivors(&f), 26.0 / 20);
   is(speculation_figures_gain(&f), 0);
   speculation_figures_add_times(&f, 20, 10000, 5000);
-  speculation_figures_add_times(&f, 20, 0, 5000); /* too short to time */
+  speculation_figures_add_times(&f, 20, 0, 5000); /* it was not timed */
+  is(speculation_figures_speed(&f.plain), 0);     /* 20 tokens are too few */
+  is(speculation_figures_gain(&f), 0);
+  speculation_figures_add_times(&f, 20, 10000, 5000);
   is(speculation_figures_speed(&f.plain), 100);
   is(speculation_figures_speed(&f.drafted), 200);
   is(speculation_figures_gain(&f), 2);
+  f.nodes = 0;
+  is(speculation_figures_gain(&f), 0); /* without a guess */
 }
 
 static void test_an_answer_with_another_token_or_length_differs(void **state) {
@@ -109,9 +114,12 @@ static void test_json_has_what_the_table_has(void **state) {
   completion plain = plain_answer(a), drafted = drafted_answer(b, per);
   speculation_figures f = {0};
   speculation_figures_add(&f, &plain, &drafted);
-  speculation_figures_add_times(&f, 20, 10000, 5000);
   const speculation_label l = {"model,ngram", "chain5", "writing", 0.5f};
   json_t *o = speculation_figures_json(&l, &f);
+  assert_true(json_is_null(json_object_get(o, "gain")) && json_is_null(json_object_get(o, "tok_s")));
+  json_decref(o);
+  speculation_figures_add_times(&f, 40, 10000, 5000);
+  o = speculation_figures_json(&l, &f);
   assert_string_equal(json_string_value(json_object_get(o, "tree")), "chain5");
   is(json_real_value(json_object_get(o, "temperature")), 0.5);
   assert_string_equal(json_string_value(json_object_get(o, "method")), "model,ngram");

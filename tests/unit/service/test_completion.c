@@ -709,14 +709,36 @@ static void test_a_bad_request_opens_no_session(void **state) {
   finish(&r);
 }
 
+static void test_too_little_has_no_speed(void **state) {
+  (void)state;
+  assert_true(completion_speed(32, 100000) == 320);
+  assert_true(completion_speed(31, 100000000) == 0 && completion_speed(1000, 99999) == 0);
+  completion fast = {.count = 34, .first_count = 2, .first_token_us = 1000, .end_us = 101000}, slow = fast;
+  slow.end_us = 201000;
+  fast.stats.rows = 1;
+  assert_int_equal(completion_timed_tokens(&fast), 32);
+  assert_int_equal(completion_timed_us(&fast), 100000);
+  assert_true(completion_tokens_per_second(&fast) == 320);
+  assert_true(completion_speedup(&slow, &fast) == 2);
+  fast.stats.rows = 0; /* nothing was guessed: it was plain decoding too */
+  assert_true(completion_speedup(&slow, &fast) == 0);
+  fast.stats.rows = 1;
+  fast.count--;
+  assert_true(completion_tokens_per_second(&fast) == 0 && completion_speedup(&slow, &fast) == 0);
+  fast.fresh = 33;
+  assert_true(completion_speed_now(&fast, 201000) == 0);
+  fast.fresh = 34;
+  assert_true(completion_speed_now(&fast, 201000) == 160);
+}
+
 static void test_figures_of_an_answer(void **state) {
   (void)state;
-  completion a = {.count = 11,
+  completion a = {.count = 41,
                   .first_count = 1,
                   .start_us = 1000,
                   .first_token_us = 3500,
                   .first_shown_us = 3500,
-                  .end_us = 1003500,
+                  .end_us = 4003500,
                   .draft_wanted = true};
   a.stats.rounds = 4;
   a.stats.accepted = 6;
@@ -730,7 +752,7 @@ static void test_figures_of_an_answer(void **state) {
   assert_string_equal(completion_off_reason(&a), "because");
   a.draft_wanted = false;
   assert_null(completion_off_reason(&a));
-  a.first_count = 11; /* all at once */
+  a.first_count = 41; /* all at once */
   a.stats.rounds = 0;
   assert_true(completion_tokens_per_second(&a) == 0 && completion_mean_accepted(&a) == 0);
   a.first_shown_us = 0;
@@ -743,6 +765,7 @@ int main(void) {
       cmocka_unit_test(test_bursts_of_every_size_give_the_same_text),
       cmocka_unit_test(test_the_sink_is_told_which_text_came_with_accepted_tokens),
       cmocka_unit_test(test_a_gain_needs_both_speeds),
+      cmocka_unit_test(test_too_little_has_no_speed),
       cmocka_unit_test(test_every_split_of_one_answer_gives_the_same_text),
       cmocka_unit_test(test_what_an_end_has_shown_is_not_shown_again),
       cmocka_unit_test(test_half_a_letter_is_shown_with_the_rest),

@@ -92,6 +92,10 @@ static void test_a_missing_draft_is_explained(void **state) {
   run_session(w);
   end_unattached(w);
   expect_reason(w, "there is no draft worker: start tandem-draft");
+  sessions_explain_no_draft(w->o, "it was no model"); /* by who had started it */
+  run_session(w);
+  end_unattached(w);
+  assert_string_equal(view(w).off_reason, "it was no model");
 }
 
 static void test_a_draft_that_has_not_answered_is_explained(void **state) {

@@ -19,7 +19,7 @@ static size_t escape(char *out, const char *text, size_t size) {
     uint32_t code;
     utf8_next((const uint8_t *)text + at, size - at, &length, &code);
     bool escaped = escapes(code);
-    if (out && escaped) snprintf(out + n, ESCAPE_SIZE + 1, "\\u%04X", (unsigned)code);
+    if (out && escaped) snprintf(out + n, ESCAPE_SIZE + 1, "\\u%04X", (unsigned)code & 0xffff);
     if (out && !escaped) memcpy(out + n, text + at, length);
     n += escaped ? ESCAPE_SIZE : length;
   }

@@ -17,12 +17,13 @@
  *   Q3_K Q6_K: D = d, isum = scale_a * Sa + scale_b * Sb; q = three bits - 4, six bits - 32
  *   Q2_K: D = d, isum as Q3_K's, q = two bits; then acc = fma(-(dmin * dx), (float)msum, acc), where
  *     msum = minimum_a * Ha + minimum_b * Hb
+ *   An input that is no number or infinite makes dx so, and thereby every output of its row
  * - otherwise: acc = fma(w[k], x[k], acc), k ascending, w dequantised in f32: D * q, with
  *   D = d * scale where there are sub-scales, and with minima fma(D, q, m) or fma(D, q, -(dmin * minimum));
  *   the products are exact
  * - a bias is one addition, after the sum and what it is added to
  * - sums of one vector (norm, softmax): 8 lanes, element i in lane i mod 8, ascending; then the tree
- *   ((0+4)+(2+6))+((1+5)+(3+7))
+ *   ((0+4)+(2+6))+((1+5)+(3+7)); a norm whose sum of squares is not finite gives NaNs
  * - attention, in splits of OPS_SPLIT logical positions, [0, 512), [512, 1024), ...: in a split that has keys
  *   for the row, score = (sum over d ascending of fma(q, k)) * scale; M = the split's largest score;
  *   e = exp(score - M); L = their sum, in lanes by logical position; V[d] = chain of fma(e, v, V) by logical

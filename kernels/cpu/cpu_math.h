@@ -49,6 +49,19 @@ PORTABLE uint16_t cpu_to_f16(float f) {
   return (uint16_t)(half | (bits >> 16 & 0x8000u));
 }
 
+/* The larger magnitude of the two, of which `largest` is one already. As bits, so that a NaN is the largest
+ * of all and stays it. */
+PORTABLE float cpu_larger(float largest, float x) {
+  uint32_t magnitude = cpu_bits_of(x) & 0x7fffffffu;
+  return magnitude > cpu_bits_of(largest) ? cpu_float_of(magnitude) : largest;
+}
+
+/* Of RMSNorm. Squares whose sum is infinite would make zeros of a row, and of the answer one token for ever:
+ * a NaN reaches the logits. */
+PORTABLE float cpu_norm_scale(float squares, int32_t n, float eps) {
+  return squares < INFINITY ? 1.0f / sqrtf(squares / (float)n + eps) : NAN;
+}
+
 /* exp(x) in f32, error below 2 units in the last place; 0 below CPU_EXP_MIN, clamped above CPU_EXP_MAX.
  * x = n ln2 + r, |r| <= ln2 / 2; Taylor's polynomial of degree 7 in Horner form. */
 #define CPU_EXP_MIN  (-87.0f)

@@ -18,7 +18,7 @@ void cpu_norm_avx2(float *y, const float *x, const float *w, int32_t n, float ep
   }
   _mm256_storeu_ps(lane, sum);
   for (int32_t k = i; k < n; k++) lane[k % LANES] = fmaf(x[k], x[k], lane[k % LANES]);
-  float scale = 1.0f / sqrtf(cpu_lane_sum(lane) / (float)n + eps);
+  float scale = cpu_norm_scale(cpu_lane_sum(lane), n, eps);
   int32_t k = 0;
   for (; k + LANES <= n; k += LANES) {
     __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + k), _mm256_set1_ps(scale));
@@ -27,15 +27,16 @@ void cpu_norm_avx2(float *y, const float *x, const float *w, int32_t n, float ep
   for (; k < n; k++) y[k] = x[k] * scale * w[k];
 }
 
+/* As cpu_larger has it. */
 static float largest_magnitude(const float *x) {
-  const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-  __m256 m = _mm256_setzero_ps();
+  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+  __m256i m = _mm256_setzero_si256();
   for (int i = 0; i < OPS_BLOCK; i += LANES)
-    m = _mm256_max_ps(_mm256_and_ps(_mm256_loadu_ps(x + i), magnitude), m);
-  m = _mm256_max_ps(m, _mm256_permute2f128_ps(m, m, 1));
-  m = _mm256_max_ps(m, _mm256_permute_ps(m, 0x4e));
-  m = _mm256_max_ps(m, _mm256_permute_ps(m, 0xb1));
-  return _mm256_cvtss_f32(m);
+    m = _mm256_max_epu32(_mm256_and_si256(_mm256_loadu_si256((const __m256i *)(x + i)), magnitude), m);
+  m = _mm256_max_epu32(m, _mm256_permute2x128_si256(m, m, 1));
+  m = _mm256_max_epu32(m, _mm256_shuffle_epi32(m, 0x4e));
+  m = _mm256_max_epu32(m, _mm256_shuffle_epi32(m, 0xb1));
+  return cpu_float_of((uint32_t)_mm256_cvtsi256_si32(m));
 }
 
 /* The sums of 16 numbers each; they fit 16 bits. */

@@ -9,14 +9,14 @@
 void cpu_norm_c(float *y, const float *x, const float *w, int32_t n, float eps) {
   float lane[CPU_LANES] = {0};
   for (int32_t i = 0; i < n; i++) lane[i % CPU_LANES] = fmaf(x[i], x[i], lane[i % CPU_LANES]);
-  float scale = 1.0f / sqrtf(cpu_lane_sum(lane) / (float)n + eps);
+  float scale = cpu_norm_scale(cpu_lane_sum(lane), n, eps);
   for (int32_t i = 0; i < n; i++) y[i] = x[i] * scale * w[i];
 }
 
 static void quantize_block(int8_t *q, float *scale, float *sum, cpu_total *total, const float *x) {
   float largest = 0.0f;
   int32_t sums[2] = {0};
-  for (int32_t i = 0; i < OPS_BLOCK; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+  for (int32_t i = 0; i < OPS_BLOCK; i++) largest = cpu_larger(largest, x[i]);
   float inverse = largest > 0.0f ? INT8_MAX_F / largest : 0.0f;
   *scale = largest / INT8_MAX_F;
   for (int32_t i = 0; i < OPS_BLOCK; i++) {

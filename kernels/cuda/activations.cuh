@@ -33,7 +33,7 @@ DEVICE_CODE void activation_norms(const activation_rows &r, float eps, float *sc
     sum += __shfl_xor_sync(DEVICE_WARP, sum, 4);
     sum += __shfl_xor_sync(DEVICE_WARP, sum, 2);
     sum += __shfl_xor_sync(DEVICE_WARP, sum, 1);
-    if (lane == 0) scales[row] = 1.0f / sqrtf(sum / (float)r.columns + eps);
+    if (lane == 0) scales[row] = cpu_norm_scale(sum, r.columns, eps);
   }
 }
 
@@ -52,15 +52,10 @@ DEVICE_CODE int32_t activation_round(float x, float inverse) {
   return (int32_t)rintf(v);
 }
 
-DEVICE_CODE float activation_larger(float largest, float x) {
-  return fabsf(x) > largest ? fabsf(x) : largest;
-}
-
 DEVICE_CODE activation_four activation_quantize(float4 x) {
-  float largest = activation_larger(activation_larger(0.0f, x.x), x.y);
-  largest = activation_larger(activation_larger(largest, x.z), x.w);
-  for (int32_t i = 4; i > 0; i /= 2)
-    largest = activation_larger(largest, __shfl_xor_sync(DEVICE_WARP, largest, i));
+  float largest = cpu_larger(cpu_larger(0.0f, x.x), x.y);
+  largest = cpu_larger(cpu_larger(largest, x.z), x.w);
+  for (int32_t i = 4; i > 0; i /= 2) largest = cpu_larger(largest, __shfl_xor_sync(DEVICE_WARP, largest, i));
   const float inverse = largest > 0.0f ? ACTIVATION_LARGEST / largest : 0.0f;
   const int32_t a = activation_round(x.x, inverse), b = activation_round(x.y, inverse),
                 c = activation_round(x.z, inverse), d = activation_round(x.w, inverse);

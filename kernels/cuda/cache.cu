@@ -16,7 +16,7 @@ static __device__ float norm_scale(const float *x, int32_t n, float eps) {
   float sum = 0;
   for (int32_t i = (int32_t)threadIdx.x % CPU_LANES; i < n; i += CPU_LANES) sum = fmaf(x[i], x[i], sum);
   for (int by = CPU_LANES / 2; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
-  return 1.0f / sqrtf(sum / (float)n + eps);
+  return cpu_norm_scale(sum, n, eps);
 }
 
 typedef struct store_job {

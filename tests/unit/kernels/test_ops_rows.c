@@ -86,6 +86,29 @@ static void norm_agrees(void **state) {
   }
 }
 
+/* What cannot be told by its norm becomes no number, and not zeros. */
+static void a_norm_beyond_numbers_is_none(void **state) {
+  (void)state;
+  enum { N = 33 };
+  static const float kinds[] = {2e19f, 3e38f, INFINITY, NAN};
+  float *w = random_floats(N), *x = random_floats((size_t)N * 5);
+  for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+    for (int32_t at = 0; at < N; at += 8) {
+      float usual = x[N + at];
+      x[N + at] = kinds[k]; /* of the second row */
+      for (int32_t i = 0; i < device_count; i++) {
+        float *y = run_norm(devices[OPS_MATH_F32][i], x, w, N, NULL);
+        for (int32_t c = 0; c < 3 * N; c++)
+          if (isnan(y[c]) != (c / N == 1))
+            fail_msg("%s: %a at %d makes output %d %a", devices[OPS_MATH_F32][i]->table->name,
+                     (double)kinds[k], at, c, (double)y[c]);
+        free(y);
+      }
+      x[N + at] = usual;
+    }
+  free(w), free(x);
+}
+
 /* --- the int8 form --- */
 
 enum { Q_ROWS = 6, Q_COLUMNS = 160, Q_FLOATS = Q_ROWS * Q_COLUMNS };
@@ -153,6 +176,32 @@ static void awkward_blocks_agree(void **state) {
   }
 }
 
+/* One input that is no number is enough, wherever it is: nothing is computed of the others alone. */
+static void no_number_is_seen_in_the_int8_form(void **state) {
+  (void)state;
+  static const float kinds[] = {NAN, -NAN, INFINITY, -INFINITY};
+  float *x = random_floats(OPS_BLOCK);
+  matrix m = make_matrix(OPS_Q8_0, 32, OPS_BLOCK);
+  for (int at = 0; at < 4 * OPS_BLOCK; at++) {
+    float usual = x[at / 4];
+    x[at / 4] = kinds[at % 4];
+    for (int32_t i = 0; i < device_count; i++) {
+      device *d = devices[OPS_MATH_INT8][i];
+      device_act *in = act_of(d, 1, OPS_BLOCK, true, x);
+      float *y = linear_of(d, &m, in, 1);
+      for (int r = 0; r < 32; r++)
+        if (isfinite(y[r]))
+          fail_msg("%s: with %a at %d output %d is %a", d->table->name, (double)kinds[at % 4], at / 4, r,
+                   (double)y[r]);
+      free(y);
+      d->table->act_drop(d, in);
+    }
+    x[at / 4] = usual;
+  }
+  free_matrix(&m);
+  free(x);
+}
+
 /* The op that writes activations writes their int8 form: norm, linear, embed. */
 static void every_op_writes_the_int8_form(void **state) {
   (void)state;
@@ -217,9 +266,14 @@ static void host_threads_take_any_work(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(embed_reads_rows_and_counts),      cmocka_unit_test(norm_agrees),
-      cmocka_unit_test(the_int8_form_is_the_definitions), cmocka_unit_test(awkward_blocks_agree),
-      cmocka_unit_test(every_op_writes_the_int8_form),    cmocka_unit_test(host_threads_take_any_work),
+      cmocka_unit_test(embed_reads_rows_and_counts),
+      cmocka_unit_test(norm_agrees),
+      cmocka_unit_test(the_int8_form_is_the_definitions),
+      cmocka_unit_test(awkward_blocks_agree),
+      cmocka_unit_test(every_op_writes_the_int8_form),
+      cmocka_unit_test(host_threads_take_any_work),
+      cmocka_unit_test(a_norm_beyond_numbers_is_none),
+      cmocka_unit_test(no_number_is_seen_in_the_int8_form),
   };
   return cmocka_run_group_tests(tests, open_devices, close_devices);
 }

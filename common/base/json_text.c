@@ -10,7 +10,7 @@
 
 /* Jansson has escaped those below U+0020; newlines between values are no text. */
 static bool escapes(uint32_t code) {
-  return code > ' ' && control_in_name(code);
+  return code >= 0x7f && control_in_name(code);
 }
 
 static size_t escape(char *out, const char *text, size_t size) {

@@ -143,7 +143,7 @@ client_session *client_session_find(const client_sessions *all, uint64_t id); /*
  * answer that was cut to these: all of them. */
 int32_t client_session_logged(const client_sessions *all, const client_session *s);
 
-void client_text(char out[WIRE_STRING_MAX + 1], wire_string s);         /* as in a message */
+void client_text(char out[WIRE_STRING_MAX + 1], wire_string s);         /* adds a NUL; controls.h hides */
 const msg_hello *client_worker_hello(const client_step *c, peer_id id); /* NULL: the worker is unknown */
 /* Looks how many tokens are durable by now. */
 void client_session_note_durable(const client_step *c, client_session *s);

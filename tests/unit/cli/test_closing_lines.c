@@ -20,17 +20,34 @@ static void on_one_line(void) {
     memcpy(at, "; ", 2);
 }
 
-static const char *lines_of(const completion *a, closing_lines_options words) {
-  char *text = NULL;
-  size_t size = 0;
-  FILE *to = open_memstream(&text, &size);
+static FILE *begin_saying(void) {
+  FILE *to = fmemopen(said, sizeof said, "w");
   assert_non_null(to);
-  closing_lines_print(to, a, &words);
-  fclose(to);
-  assert_true(size < sizeof said);
-  memcpy(said, text, size + 1);
-  free(text);
+  return to;
+}
+
+static const char *end_saying(FILE *to) {
+  assert_int_equal(fclose(to), 0);
+  assert_true(strlen(said) < sizeof said - 1);
   return said;
+}
+
+static const char *lines_of(const completion *a, closing_lines_options words) {
+  FILE *to = begin_saying();
+  closing_lines_print(to, a, &words);
+  return end_saying(to);
+}
+
+static const char *lines_of_both(const completion *plain, const completion *fast) {
+  FILE *to = begin_saying();
+  closing_lines_print_both(to, plain, fast, &(closing_lines_options){0});
+  return end_saying(to);
+}
+
+static const char *lines_of_queue(const request_queue *q) {
+  FILE *to = begin_saying();
+  closing_lines_print_queue(to, q, "any");
+  return end_saying(to);
 }
 
 /* 100 tokens at 200 a second, of which a draft guessed some. */
@@ -177,16 +194,11 @@ static void test_two_completions_are_compared(void **state) {
   fast.tokens = same;
   fast.count = 3;
   assert_int_equal(completion_first_difference(&plain, &fast), 3);
-  char *text = NULL;
-  size_t size = 0;
-  FILE *to = open_memstream(&text, &size);
-  closing_lines_print_both(to, &plain, &fast, &(closing_lines_options){0});
-  fclose(to);
+  const char *text = lines_of_both(&plain, &fast);
   assert_non_null(strstr(text, "tandem: plainly:    4 tokens, too few to time\n"
                                "tandem: with draft: 3 tokens, too few to time; the draft guessed 2 of 5"));
   assert_non_null(strstr(
       text, "\ntandem: identical: no, from token 4 of the answer on: 8 plainly, the end with the draft\n"));
-  free(text);
 }
 
 static void test_the_speeds_of_two_completions_are_told(void **state) {
@@ -200,14 +212,9 @@ static void test_the_speeds_of_two_completions_are_told(void **state) {
   json_t *o = result_json_of_both(&plain, &fast);
   assert_true(json_real_value(json_object_get(o, "speedup")) == 2);
   json_decref(o);
-  char *text = NULL;
-  size_t size = 0;
-  FILE *to = open_memstream(&text, &size);
-  closing_lines_print_both(to, &plain, &fast, &(closing_lines_options){0});
-  fclose(to);
+  const char *text = lines_of_both(&plain, &fast);
   assert_non_null(strstr(text, "tandem: plainly:    101 tokens, 200.0 tok/s\n"
                                "tandem: with draft: 101 tokens, 400.0 tok/s; 2.00 times as fast; the draft"));
-  free(text);
 }
 
 static void test_a_gain_is_told_as_it_was_measured(void **state) {
@@ -268,14 +275,8 @@ static void test_many_answers_are_summed_up(void **state) {
        "50 "
        "tokens, 20 of them from the draft, are of targets that died and are not in these rounds\n"}};
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *to = open_memstream(&text, &size);
     q.busy_us = table[i].busy_us, q.lost = table[i].lost, q.lost_accepted = table[i].lost_accepted;
-    closing_lines_print_queue(to, &q, "any");
-    fclose(to);
-    assert_string_equal(text, table[i].line);
-    free(text);
+    assert_string_equal(lines_of_queue(&q), table[i].line);
   }
 }
 

@@ -127,7 +127,7 @@ void step_close(step_bench *b) {
 static const model_sampling greedy = {0};
 
 static int check_chosen(const step_bench *b, int32_t segment, int32_t row) {
-  return model_sampled(b->model, segment, row) < 0 ? ERR_INTERNAL : ERR_OK;
+  return model_sampled(b->model, segment, row) < 0 ? ERR_FORMAT : ERR_OK;
 }
 
 static int plain(step_bench *b, int32_t seq) {

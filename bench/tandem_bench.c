@@ -310,6 +310,8 @@ static int run_step(bench *b) {
   if (!measure_machine(b))
     return fail(PROGRAM_EXIT_FAILED, "no memory or threads to measure the machine with");
   rc = measure(b);
+  if (rc == ERR_FORMAT)
+    return fail(PROGRAM_EXIT_FAILED, "the model's outputs are no numbers: is the file whole?");
   if (rc != ERR_OK) return fail(PROGRAM_EXIT_FAILED, err_name(rc));
   if (b->flags.json)
     print_json(b);

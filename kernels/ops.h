@@ -113,8 +113,9 @@ typedef struct ops_view {
 } ops_view;
 
 /* How a row's token follows from its logits z. It is the id with the largest z * scale + noise; if scale is
- * 0, it is the id with the largest z. The lowest id wins ties. A NaN or -infinity is never chosen; if nothing
- * else is left, the token is 0. The noise of (seed, choice, position, id) is defined in common/base/noise.h.
+ * 0, it is the id with the largest z. The lowest id wins ties, and -infinity is never chosen. The token is -1
+ * where nothing else is left, or where a logit is a NaN or +infinity. The noise of (seed, choice, position,
+ * id) is defined in common/base/noise.h.
  */
 typedef struct ops_sampling {
   float scale; /* 1 / temperature, or 0: no noise */

@@ -7,7 +7,6 @@
 #include "target_worker/fused_rows.h"
 #include "target_worker/tap_rows.h"
 #include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -163,12 +162,6 @@ static void set_use(const active_job *a, model_segment *s) {
     s->ranking = &a->ranking;
 }
 
-static bool has_number(const float *logits, int32_t count) {
-  int32_t i = 0;
-  while (i < count && !isfinite(logits[i])) i++;
-  return i < count;
-}
-
 /* -1: there is no token. */
 static int32_t pick_by_grammar(active_job *a, const model_path *path, const sampler_row *about,
                                const float *logits, int32_t position) {
@@ -178,7 +171,7 @@ static int32_t pick_by_grammar(active_job *a, const model_path *path, const samp
   int32_t token =
       rc ? -1 : grammar_matcher_pick(job->grammar, a->g->sampler, &job->sampling, about, logits, position);
   if (token < 0)
-    a->stuck = has_number(logits, model_shape(a->g->options.model)->vocab) ? ERR_LIMIT : ERR_FORMAT;
+    a->stuck = sampler_are_numbers(logits, model_shape(a->g->options.model)->vocab) ? ERR_LIMIT : ERR_FORMAT;
   return token;
 }
 

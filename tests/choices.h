@@ -1,5 +1,5 @@
 /* choices.h - how a token follows from its logits (ops.h: ops_sampling), written from the definition:
- * noise_of for each output, and the largest sum. */
+ * noise_of for each output, and the largest sum; none where an output is a NaN or +infinity. */
 #pragma once
 
 #include "common/base/noise.h"
@@ -18,7 +18,8 @@ static inline float choice_value(const ops_sampling *c, float logit, int32_t id)
 static inline winner choice_winner(winner w, const ops_sampling *c, const float *logits, int32_t first,
                                    int32_t n) {
   for (int32_t i = 0; i < n; i++) {
-    if (!(logits[i] > -INFINITY)) continue;
+    if (isnan(logits[i]) || logits[i] == INFINITY) return (winner){INFINITY, -1};
+    if (logits[i] == -INFINITY) continue;
     float value = choice_value(c, logits[i], first + i);
     if (value > w.value || (value == w.value && first + i < w.id)) w = (winner){value, first + i};
   }

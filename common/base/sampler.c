@@ -176,7 +176,7 @@ static const float *adjust(sampler *s, const sampler_options *o, const sampler_r
 
 /* --- greedy --- */
 
-/* -INFINITY when there is nothing above it; a NaN is below everything. */
+/* -INFINITY when there is nothing above it. */
 static float max_of(const float *x, int32_t count) {
   float lanes[LANES];
   for (int32_t l = 0; l < LANES; l++) lanes[l] = -INFINITY;
@@ -189,10 +189,16 @@ static float max_of(const float *x, int32_t count) {
   return best;
 }
 
-/* The lowest id with the largest logit, or -1 when nothing is left. */
+bool sampler_are_numbers(const float *logits, int32_t count) {
+  uint32_t others = 0;
+  for (int32_t i = 0; i < count; i++) others |= !(logits[i] < INFINITY);
+  return others == 0;
+}
+
+/* The lowest id with the largest logit, or -1: nothing is left, or a penalty made it infinite. */
 static int32_t argmax(const float *x, int32_t count) {
   float best = max_of(x, count);
-  if (best == -INFINITY) return -1;
+  if (best == -INFINITY || best == INFINITY) return -1;
   int32_t t = 0;
   while (x[t] != best) t++;
   return t;
@@ -305,7 +311,7 @@ static int32_t list_candidates(sampler *s, const float *x) {
   for (int32_t t = 0; t < s->vocab; t++) {
     s->ids[count] = t;
     s->logits[count] = x[t];
-    count += x[t] > -INFINITY; /* a NaN neither */
+    count += x[t] > -INFINITY;
   }
   return count;
 }
@@ -461,6 +467,7 @@ int32_t sampler_rank(sampler *s, const sampler_options *o, const sampler_row *ro
   ranking r;
   assert(count >= 1 && count <= SAMPLER_RANKED_MAX);
   ranking_init(&r, out, count);
+  if (!sampler_are_numbers(logits, s->vocab)) return 0;
   return rank_adjusted(s, o, adjust(s, o, row ? row : &nothing, logits), position, &r);
 }
 
@@ -470,7 +477,7 @@ int32_t sampler_rank(sampler *s, const sampler_options *o, const sampler_row *ro
 static float weights_over_best(const float *x, int32_t vocab, float best) {
   uint64_t sum = 0;
   for (int32_t t = 0; t < vocab; t++)
-    sum += x[t] > -INFINITY ? filter_weight(filter_probability(x[t], best, 1)) : 0; /* a NaN neither */
+    sum += x[t] > -INFINITY ? filter_weight(filter_probability(x[t], best, 1)) : 0;
   return (float)((double)sum / (double)FILTER_WEIGHT_SCALE);
 }
 
@@ -505,6 +512,14 @@ static void choose_greedy_listed(const sampler_listed *l, ranking *r) {
   }
 }
 
+/* Those of no token do not count. */
+static bool lists_are_numbers(const sampler_listed *lists, int32_t list_count) {
+  uint32_t others = 0;
+  for (const sampler_listed *l = lists; l < lists + list_count; l++)
+    for (int32_t i = 0; i < l->count; i++) others |= l->tokens[i] >= 0 && !(l->logits[i] < INFINITY);
+  return others == 0;
+}
+
 /* The candidates of all lists. */
 static int32_t join_lists(sampler *s, const sampler_listed *lists, int32_t list_count) {
   int32_t n = 0;
@@ -514,7 +529,7 @@ static int32_t join_lists(sampler *s, const sampler_listed *lists, int32_t list_
       assert(l->tokens[i] < s->vocab && n < s->vocab);
       s->ids[n] = l->tokens[i];
       s->logits[n] = l->logits[i];
-      n += l->logits[i] > -INFINITY; /* a NaN neither */
+      n += l->logits[i] > -INFINITY;
     }
   }
   return n;
@@ -544,6 +559,7 @@ int32_t sampler_rank_listed(sampler *s, const sampler_options *o, const sampler_
   ranking r;
   assert(count >= 1 && count <= SAMPLER_RANKED_MAX);
   ranking_init(&r, out, count);
+  if (!lists_are_numbers(lists, list_count)) return 0;
   if (row && adjusts(o, row)) {
     spread_lists(s, lists, list_count);
     adjust_own(s, o, row);
@@ -562,6 +578,7 @@ int32_t sampler_pick(sampler *s, const sampler_options *o, const sampler_row *ro
                      int32_t position) {
   static const sampler_row nothing = {0};
   if (!row) row = &nothing;
+  if (!sampler_are_numbers(logits, s->vocab)) return -1;
   const float *x = adjust(s, o, row, logits);
   int32_t top = argmax(x, s->vocab);
   if (top < 0) return -1;
@@ -570,5 +587,5 @@ int32_t sampler_pick(sampler *s, const sampler_options *o, const sampler_row *ro
   ranking r;
   ranking_init(&r, &first, 1);
   rank(s, o, x, top, position, &r);
-  return first.token == INT32_MAX ? s->ids[0] : first.token; /* every value a NaN: as good as any */
+  return first.token;
 }

@@ -4,6 +4,9 @@
  * temperature 0, the choice is the argmax after penalties, bias and mask, and the lowest id wins ties; noise
  * and filters are not used.
  *
+ * A row in which a logit is a NaN or +infinity is no row of numbers: nothing is chosen from it, whatever else
+ * it holds. -infinity is allowed, and never chosen.
+ *
  * The penalties change the logit x of a token of the row's history, in this order. If it is in the prompt or
  * in the output: x / repeat_penalty if x > 0, else x * repeat_penalty. If it is n > 0 times in the output:
  * x - frequency_penalty * n, then x - presence_penalty.
@@ -82,8 +85,11 @@ sampler *sampler_init(void *memory, int32_t vocab);
 int sampler_alloc(sampler **out, int32_t vocab); /* ERR_NOMEM, ERR_ARG (vocab not in [1, max]): *out NULL */
 void sampler_free(sampler *s);                   /* of sampler_alloc; NULL is allowed */
 
-/* logits [vocab], not changed; `row` may be NULL. NaN is never chosen. -1: nothing that may be chosen is
- * above -infinity, as where all logits are NaN. */
+/* False: a logit is a NaN or +infinity, as where a sum went beyond the largest float. */
+bool sampler_are_numbers(const float *logits, int32_t count);
+
+/* logits [vocab], not changed; `row` may be NULL. -1: the logits are no numbers, also after penalties and
+ * bias, or nothing that may be chosen is above -infinity. */
 int32_t sampler_pick(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
                      int32_t position);
 

@@ -276,7 +276,8 @@ static int derive_scaling(model_config *c, const config_source *s, err *e) {
     if (++r->kind > ROPE_YARN) return unknown_scaling(s, key, type, e);
   if (r->kind != ROPE_PLAIN && !r->original) r->original = (float)c->context;
   if (r->kind == ROPE_YARN && !r->factor) r->factor = (float)c->context / r->original;
-  if (r->kind != ROPE_PLAIN && !r->factor) return bad_value(s, factor, "is missing", e);
+  if (r->kind == ROPE_LINEAR && !r->factor && s->file) r->factor = 1; /* llama.cpp's reading of a GGUF */
+  if (r->kind != ROPE_PLAIN && !r->factor) return bad_value(s, factor, "is missing or 0", e);
   if (r->kind == ROPE_LLAMA3 && !(r->low > 0 && r->high > r->low))
     return err_set(e, ERR_FORMAT,
                    "the model's llama3 rotary scaling needs low_freq_factor below high_freq_factor: convert "

@@ -281,7 +281,8 @@ static int finish(loader *l, int rc, err *e) {
   } reasons[] = {
       {ERR_UNSUPPORTED, "the draft head has a tensor of a type that this device does not take"},
       {ERR_NOMEM, "no memory for the draft head: close other programs or use a smaller one (--draft-type)"},
-      {ERR_FORMAT, "the draft head's rotary frequencies are impossible: convert the head again"},
+      {ERR_FORMAT, "the draft head's rotary frequencies are impossible (rope_freqs.weight, or its rope "
+                   "keys): convert the head again"},
       {ERR_INTERNAL, "the device failed while the draft head was loaded: try again"},
       {ERR_DEVICE, "the device was lost while the draft head was loaded: look into the system's log"},
   };

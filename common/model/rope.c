@@ -90,6 +90,7 @@ bool rope_init(rope *r, const model_config *c, const float *factors) {
   double log_base = log_of((double)c->rope_base);
   *r = (rope){.dim = c->rope_dim, .times = (float)times_of(&c->scaling)};
   for (int32_t i = 0; i < r->dim / 2; i++) {
+    if (factors && !(factors[i] > 0 && factors[i] < INFINITY)) return false;
     double f = scaled(c, exp_of(-log_base * (2.0 * i) / r->dim), i);
     r->frequency[i] = (float)(factors ? f / (double)factors[i] : f);
     if (!(r->frequency[i] >= 0 && r->frequency[i] <= FREQUENCY_MAX)) return false;

@@ -16,7 +16,7 @@ typedef struct rope {
 } rope;
 
 /* frequency[i] is base ^ (-2 i / dim), as the scaling changes it, divided by factors[i] where factors [dim /
- * 2] is not NULL, rounded to f32. base > 0. False: a frequency that no model has. */
+ * 2] is not NULL, rounded to f32. base > 0. False: a factor or a frequency that no model has. */
 bool rope_init(rope *r, const model_config *c, const float *factors);
 
 /* The angle of pair i is position * frequency[i], rounded to f32.

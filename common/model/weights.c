@@ -353,7 +353,8 @@ int weights_load(weights *w, const model_file *f, device *d, const weights_optio
   } reasons[] = {
       {ERR_UNSUPPORTED, "the model has a tensor of a type that this device does not take"},
       {ERR_NOMEM, "no memory for the weights: close other programs or use a smaller model"},
-      {ERR_FORMAT, "the model's rotary frequencies are impossible: convert the model again"},
+      {ERR_FORMAT, "the model's rotary frequencies are impossible (rope_freqs.weight, or rope.freq_base and "
+                   "rope.scaling): convert the model again"},
       {ERR_INTERNAL, "the device failed while the weights were loaded: try again"},
       {ERR_DEVICE, "the device was lost while the weights were loaded: look into the system's log"},
   };

@@ -182,6 +182,8 @@ typedef struct cpu_winner {
 } cpu_winner;
 
 #define CPU_NOBODY ((cpu_winner){-INFINITY, INT32_MAX})
+#define CPU_NO_NUMBERS                                                                                       \
+  ((cpu_winner){INFINITY, -1}) /* an output was a NaN or +infinity: nobody wins against this */
 
 /* Compares *w with the outputs [first, first + n), whose values are `logits`, and updates it. first is a
  * multiple of OPS_GROUP; groups of OPS_GROUP logits lie `stride` floats apart. */

@@ -20,14 +20,14 @@ void cpu_sample_avx512(const float *logits, int32_t stride, int32_t first, int32
                        const ops_sampling *choice, cpu_winner *w);
 #endif
 
-/* A NaN wins nothing. */
 static inline void cpu_winner_meet(cpu_winner *w, float value, int32_t id) {
   if (value > w->value || (value == w->value && id < w->id)) *w = (cpu_winner){value, id};
 }
 
-/* The same for a logit that may be -infinity, which must not win. */
+/* The same for a logit that may be -infinity, which must not win, or no number. */
 static inline void cpu_winner_meet_greedy(cpu_winner *w, float logit, int32_t id) {
   if (logit > -INFINITY) cpu_winner_meet(w, logit, id);
+  if (!(logit < INFINITY)) *w = CPU_NO_NUMBERS;
 }
 
 /* With the noise of these random bits. */

@@ -57,16 +57,19 @@ INLINE __m256 bound_of(__m256i bits) {
   return _mm256_sub_ps(_mm256_set1_ps(NOISE_BOUND_TOP), v);
 }
 
-/* Lanes that are not below the winner; a NaN is no such lane. */
-INLINE uint32_t reaching(__m256 values, const cpu_winner *w) {
-  return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(values, _mm256_set1_ps(w->value), _CMP_GE_OQ));
+/* Lanes that are not below this, which a NaN is not either. */
+INLINE __m256 reach(__m256 values, float least) {
+  return _mm256_cmp_ps(values, _mm256_set1_ps(least), _CMP_NLT_UQ);
 }
 
-/* A group whose outputs are all below the winner, as nearly all are, costs one comparison. */
+INLINE uint32_t reaching(__m256 values, float least) {
+  return (uint32_t)_mm256_movemask_ps(reach(values, least));
+}
+
 static void meet_greedy(const float *logits, int32_t stride, int32_t first, int32_t n, cpu_winner *w) {
   for (int32_t end = first + n; first < end; first += OPS_GROUP, logits += stride) {
-    __m256 low = _mm256_max_ps(_mm256_loadu_ps(logits), _mm256_set1_ps(-INFINITY));
-    if (!reaching(_mm256_max_ps(_mm256_loadu_ps(logits + HALF), low), w)) continue;
+    const __m256 low = reach(_mm256_loadu_ps(logits), w->value);
+    if (!_mm256_movemask_ps(_mm256_or_ps(reach(_mm256_loadu_ps(logits + HALF), w->value), low))) continue;
     for (int32_t i = 0; i < OPS_GROUP; i++) cpu_winner_meet_greedy(w, logits[i], first + i);
   }
 }
@@ -88,16 +91,19 @@ INLINE void meet_groups(const float *logits, int32_t stride, int32_t first, cons
   const __m256 scales = _mm256_set1_ps(scale);
   __m256 largest = _mm256_set1_ps(-INFINITY);
   __m256i bits[TOGETHER * HALVES];
-  UNROLL for (int i = 0; i < T; i++) {
-    largest = _mm256_max_ps(_mm256_loadu_ps(logits + i * stride), largest);
-    largest = _mm256_max_ps(_mm256_loadu_ps(logits + i * stride + HALF), largest);
+  __m256 others = _mm256_setzero_ps();
+  UNROLL for (int i = 0; i < T * HALVES; i++) {
+    const __m256 x = _mm256_loadu_ps(logits + i / HALVES * stride + i % HALVES * HALF);
+    others = _mm256_or_ps(others, reach(x, INFINITY));
+    largest = _mm256_max_ps(x, largest);
   }
-  if (!reaching(_mm256_add_ps(_mm256_mul_ps(largest, scales), _mm256_set1_ps(NOISE_MAX)), w)) return;
+  if (_mm256_movemask_ps(others)) *w = CPU_NO_NUMBERS;
+  if (!reaching(_mm256_add_ps(_mm256_mul_ps(largest, scales), _mm256_set1_ps(NOISE_MAX)), w->value)) return;
   philox_bits(p, first, bits, T * HALVES);
   UNROLL for (int i = 0; i < T * HALVES; i++, first += HALF) {
     const float *at = logits + i / HALVES * stride + i % HALVES * HALF;
     __m256 z = _mm256_mul_ps(_mm256_loadu_ps(at), scales);
-    uint32_t some = reaching(_mm256_add_ps(z, bound_of(bits[i])), w);
+    uint32_t some = reaching(_mm256_add_ps(z, bound_of(bits[i])), w->value);
     if (some) meet_some(at, some, bits[i], scale, first, w);
   }
 }

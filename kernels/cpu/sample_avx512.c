@@ -56,14 +56,14 @@ INLINE __m512 bound_of(__m512i bits) {
   return _mm512_sub_ps(_mm512_set1_ps(NOISE_BOUND_TOP), v);
 }
 
-/* Lanes that are not below the winner; a NaN is no such lane. */
-INLINE uint32_t reaching(__m512 values, const cpu_winner *w) {
-  return _mm512_cmp_ps_mask(values, _mm512_set1_ps(w->value), _CMP_GE_OQ);
+/* Lanes that are not below this, which a NaN is not either. */
+INLINE uint32_t reaching(__m512 values, float least) {
+  return _mm512_cmp_ps_mask(values, _mm512_set1_ps(least), _CMP_NLT_UQ);
 }
 
 static void meet_greedy(const float *logits, int32_t stride, int32_t first, int32_t n, cpu_winner *w) {
   for (int32_t end = first + n; first < end; first += OPS_GROUP, logits += stride) {
-    for (uint32_t some = reaching(_mm512_loadu_ps(logits), w); some; some &= some - 1) {
+    for (uint32_t some = reaching(_mm512_loadu_ps(logits), w->value); some; some &= some - 1) {
       int32_t i = __builtin_ctz(some);
       cpu_winner_meet_greedy(w, logits[i], first + i);
     }
@@ -87,12 +87,18 @@ INLINE void meet_groups(const float *logits, int32_t stride, int32_t first, cons
   const __m512 scales = _mm512_set1_ps(scale);
   __m512 largest = _mm512_set1_ps(-INFINITY);
   __m512i bits[TOGETHER];
-  UNROLL for (int i = 0; i < T; i++) largest = _mm512_max_ps(_mm512_loadu_ps(logits + i * stride), largest);
-  if (!reaching(_mm512_add_ps(_mm512_mul_ps(largest, scales), _mm512_set1_ps(NOISE_MAX)), w)) return;
+  uint32_t others = 0;
+  UNROLL for (int i = 0; i < T; i++) {
+    const __m512 x = _mm512_loadu_ps(logits + i * stride);
+    others |= reaching(x, INFINITY);
+    largest = _mm512_max_ps(x, largest);
+  }
+  if (others) *w = CPU_NO_NUMBERS;
+  if (!reaching(_mm512_add_ps(_mm512_mul_ps(largest, scales), _mm512_set1_ps(NOISE_MAX)), w->value)) return;
   philox_bits(p, first, bits, T);
   UNROLL for (int i = 0; i < T; i++, logits += stride, first += OPS_GROUP) {
     __m512 z = _mm512_mul_ps(_mm512_loadu_ps(logits), scales);
-    uint32_t some = reaching(_mm512_add_ps(z, bound_of(bits[i])), w);
+    uint32_t some = reaching(_mm512_add_ps(z, bound_of(bits[i])), w->value);
     if (some) meet_some(logits, some, bits[i], scale, first, w);
   }
 }

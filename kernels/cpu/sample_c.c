@@ -1,8 +1,10 @@
 #include "kernels/cpu/sample.h"
 
+/* +infinity where there is a NaN. */
 static float largest_of(const float *x, int32_t n) {
   float largest = -INFINITY;
   for (int32_t i = 0; i < n; i++) largest = x[i] > largest ? x[i] : largest;
+  for (int32_t i = 0; i < n; i++) largest = x[i] < INFINITY ? largest : INFINITY;
   return largest;
 }
 
@@ -12,7 +14,9 @@ static void meet_greedy(const float *logits, int32_t first, int32_t n, cpu_winne
 
 /* The bounds of a group are made at once, so that the compiler may use vectors. */
 static void meet_noisy(const float *logits, int32_t first, int32_t n, const ops_sampling *c, cpu_winner *w) {
-  if (largest_of(logits, n) * c->scale + NOISE_MAX < w->value) return;
+  const float largest = largest_of(logits, n);
+  if (largest == INFINITY) *w = CPU_NO_NUMBERS;
+  if (largest * c->scale + NOISE_MAX < w->value) return;
   const noise_source source = {c->seed, c->choice, c->position};
   uint32_t bits[OPS_GROUP];
   float bounds[OPS_GROUP];

@@ -67,7 +67,7 @@ static __device__ sum_type block_sum(sum_type sum) {
   return sum;
 }
 
-/* -infinity if there is none larger; a NaN is below everything. */
+/* -infinity if there is none larger. */
 static __device__ float block_largest(float x) {
   rank_memory &memory = block_memory();
   x = x > -INFINITY ? x : -INFINITY;
@@ -216,31 +216,38 @@ static __device__ void add_biases(const row_job &j) {
   }
 }
 
-static __device__ __forceinline__ void take_logit(const row_job &j, int32_t t, float x) {
+/* Is it a number? */
+static __device__ __forceinline__ bool take_logit(const row_job &j, int32_t t, float x) {
   const cuda_ranking &r = j.r;
+  const bool number = x < INFINITY;
   uint32_t word = UNSEEN;
   if (has_history(j)) memcpy(&word, &j.x[t], sizeof word);
   const int32_t count = (int32_t)((word - UNSEEN) / 2);
   if (word != UNSEEN)
     x = filter_penalised(x, r.repeat_penalty, r.frequency_penalty, r.presence_penalty, count);
   j.x[t] = x;
+  return number;
 }
 
 /* Each of them is another token. */
-static __device__ void take_outputs(const row_job &j, const cuda_rank_logits &l, const float *logits,
+static __device__ bool take_outputs(const row_job &j, const cuda_rank_logits &l, const float *logits,
                                     int32_t first, int32_t count) {
+  bool numbers = true;
   for (int32_t i = first + (int32_t)threadIdx.x; i < first + count; i += THREADS)
-    if (in_vocabulary(j, l.of[i])) take_logit(j, l.of[i], logits[i]);
+    if (in_vocabulary(j, l.of[i])) numbers &= take_logit(j, l.of[i], logits[i]);
+  return numbers;
 }
 
-static __device__ void adjust(const row_job &j, const cuda_rank_logits &l) {
+/* Are the logits numbers that this thread took? */
+static __device__ bool adjust(const row_job &j, const cuda_rank_logits &l) {
+  bool numbers = true;
   const float *from = l.logits + (size_t)j.r.line * (size_t)l.columns;
   if (has_history(j) || l.of) count_history(j);
   if (l.of) {
-    take_outputs(j, l, from, 0, l.common);
-    take_outputs(j, l, from, j.r.own.first, j.r.own.count);
+    numbers &= take_outputs(j, l, from, 0, l.common);
+    numbers &= take_outputs(j, l, from, j.r.own.first, j.r.own.count);
   } else {
-    each_token(j, [&](int32_t t) { take_logit(j, t, from[t]); });
+    each_token(j, [&](int32_t t) { numbers &= take_logit(j, t, from[t]); });
   }
   __syncthreads();
   add_biases(j);
@@ -252,6 +259,7 @@ static __device__ void adjust(const row_job &j, const cuda_rank_logits &l) {
     });
   }
   __syncthreads();
+  return numbers;
 }
 
 /* --- filters --- */
@@ -351,11 +359,10 @@ static __device__ int32_t rank(const row_job &j, sampler_ranked *out) {
 }
 
 static __device__ int32_t rank_row(const row_job &j, const cuda_rank_logits &l, sampler_ranked *out) {
-  float best = -INFINITY;
-  adjust(j, l);
+  float best = adjust(j, l) ? -INFINITY : INFINITY;
   each_token(j, [&](int32_t t) { best = j.x[t] > best ? j.x[t] : best; });
   best = block_largest(best);
-  if (best == -INFINITY) return 0;
+  if (best == -INFINITY || best == INFINITY) return 0;
   threshold kept = {0, INT32_MAX};
   if (j.r.scale != 0) kept = top_p(j, best, top_k(j, best));
   add_noise(j, kept, best);

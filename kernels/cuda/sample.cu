@@ -26,7 +26,13 @@ static __device__ __forceinline__ winner nobody() {
   return w;
 }
 
-/* A NaN wins nothing, and the lowest id wins ties. */
+/* A logit was a NaN or +infinity: nobody wins against this. */
+static __device__ __forceinline__ winner no_numbers() {
+  const winner w = {INFINITY, -1};
+  return w;
+}
+
+/* The lowest id wins ties. */
 static __device__ __forceinline__ void meet(winner &w, float value, int32_t id) {
   const bool wins = value > w.value || (value == w.value && id < w.id);
   w.value = wins ? value : w.value;
@@ -59,8 +65,10 @@ static __device__ outputs load_outputs(const float *logits, int32_t vocabulary) 
 
 static __device__ winner best_logit(const outputs &o) {
   winner w = nobody();
-  for (int i = 0; i < EACH; i++)
+  for (int i = 0; i < EACH; i++) {
     if (o.logit[i] > -INFINITY) meet(w, o.logit[i], o.first + i);
+    if (!(o.logit[i] < INFINITY)) w = no_numbers();
+  }
   return w;
 }
 
@@ -99,7 +107,7 @@ static __global__ void find_best(cuda_rows head, int32_t vocabulary, const float
   const outputs o = load_outputs(logits + line * (size_t)vocabulary, vocabulary);
   const winner mine = best_logit(o);
   winner best = best_of_block(mine, (winner *)shared);
-  if (choice.scale != 0) {
+  if (choice.scale != 0 && best.id >= 0) {
     best = best_noisy(o, choice, mine.value, value_of(choice, best));
     best = best_of_block(best, (winner *)shared);
   }

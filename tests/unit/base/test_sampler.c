@@ -341,7 +341,7 @@ static void fill_logits(uint64_t *rng, float *x, int32_t vocab) {
     static const float spread[] = {0.01f, 3, 30, 0, 8, 0};
     x[t] = shape == 3 ? (float)draw(rng, steps) - (float)steps / 2 : spread[shape] * (u - 0.5f);
     if (shape == 5) x[t] = 100 - (float)draw(rng, 4) * 0x1p-17f; /* at a low temperature: equal sums */
-    if (shape == 4 && draw(rng, 4) == 0) x[t] = draw(rng, 2) ? NAN : -INFINITY;
+    if (shape == 4 && draw(rng, 4) == 0) x[t] = -INFINITY;
     if (shape == 4 && draw(rng, 4) == 0) x[t] = draw(rng, 2) ? 0.0f : -0.0f;
   }
   if (shape != 5) x[draw(rng, (uint32_t)vocab)] = 4;
@@ -595,8 +595,8 @@ static void greedy_takes_the_lowest_of_equals(void **state) {
     int32_t vocab = 1 + (int32_t)draw(&rng, 1000), want = -1;
     for (int32_t t = 0; t < vocab; t++) {
       x[t] = (float)draw(&rng, 30) - 50;
-      if (draw(&rng, 5) == 0) x[t] = NAN;
-      if (x[t] == x[t] && (want < 0 || x[t] > x[want])) want = t;
+      if (draw(&rng, 5) == 0) x[t] = -INFINITY;
+      if (x[t] > -INFINITY && (want < 0 || x[t] > x[want])) want = t;
     }
     sampler *s = sampler_of(vocab);
     for (int filtered = 0; filtered < 2; filtered++) { /* filters and noise are not used */
@@ -742,7 +742,7 @@ static void ranks_of_an_adjusted_row(void **state) {
   (void)state;
   float x[CELLS], y[CELLS];
   const int32_t history[] = {1, 2, 1, 1}, extra[] = {3, 2}, biased[] = {5, 6};
-  const float bias[] = {2, -INFINITY}, none[] = {NAN, -INFINITY, NAN};
+  const float bias[] = {2, -INFINITY}, none[] = {-INFINITY, -INFINITY, -INFINITY};
   uint32_t mask[2] = {0xfffffffe, 0xffffffff}, nothing[2] = {0};
   sampler_ranked got[SAMPLER_RANKED_MAX], want[SAMPLER_RANKED_MAX];
   sampler *s = sampler_of(CELLS), *small = sampler_of(3);
@@ -770,25 +770,63 @@ static void ranks_of_an_adjusted_row(void **state) {
   sampler_free(small);
 }
 
-static void nan_and_infinities(void **state) {
+static void minus_infinity_is_never_chosen(void **state) {
   (void)state;
-  const float nan_first[] = {NAN, NAN, 1, NAN, 2, NAN},
-              one[] = {-INFINITY, NAN, -INFINITY, -1e38f, NAN, -INFINITY};
-  const float none[] = {NAN, -INFINITY, NAN, -INFINITY, NAN, NAN},
-              huge[] = {1, 1e30f, INFINITY, 5, INFINITY, NAN};
-  const uint32_t mask[] = {0x38}; /* 3, 4, 5 */
-  const sampler_row masked = {.mask = mask};
-  sampler *s = sampler_of(6);
+  const float one[] = {-INFINITY, -INFINITY, -1e38f, -INFINITY};
+  const float none[] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+  sampler *s = sampler_of(4);
   for (size_t w = 0; w < WAYS; w++)
     for (int32_t position = 0; position < 300; position++) {
-      int32_t t = sampler_pick(s, &every_way[w], NULL, nan_first, position);
-      assert_true(t == 2 || t == 4);
-      assert_int_equal(sampler_pick(s, &every_way[w], NULL, one, position), 3);
+      assert_int_equal(sampler_pick(s, &every_way[w], NULL, one, position), 2);
       assert_int_equal(sampler_pick(s, &every_way[w], NULL, none, position), -1);
-      assert_int_equal(sampler_pick(s, &every_way[w], &masked, none, position), -1);
-      assert_int_equal(sampler_pick(s, &every_way[w], NULL, huge, position), 2);
-      assert_int_equal(sampler_pick(s, &every_way[w], &masked, huge, position), 4);
     }
+  sampler_free(s);
+}
+
+/* A logit that is no number, wherever it is, tells that the others cannot be trusted: neither the best of
+ * them nor the infinite one is an answer, also where a mask or a list leaves it out. */
+static void nothing_is_chosen_among_what_is_no_number(void **state) {
+  (void)state;
+  enum { VOCAB = 70 };
+  const float others[] = {NAN, -NAN, INFINITY};
+  const uint32_t mask[] = {0x38, 0, 0}; /* 3, 4, 5 */
+  const sampler_row masked = {.mask = mask}, rows[] = {{0}, masked};
+  const int32_t tokens[] = {4, 2, -1};
+  sampler_ranked best[4];
+  sampler *s = sampler_of(VOCAB);
+  for (size_t w = 0; w < WAYS; w++)
+    for (int32_t at = 0; at < VOCAB; at++)
+      for (int k = 0; k < 3; k++) {
+        float x[VOCAB];
+        for (int32_t t = 0; t < VOCAB; t++) x[t] = (float)(t % 9);
+        assert_true(sampler_are_numbers(x, VOCAB));
+        x[at] = others[k];
+        assert_false(sampler_are_numbers(x, VOCAB));
+        for (int i = 0; i < 2; i++) {
+          assert_int_equal(sampler_pick(s, &every_way[w], &rows[i], x, at), -1);
+          assert_int_equal(sampler_rank(s, &every_way[w], &rows[i], x, at, 4, best), 0);
+        }
+        const float listed[] = {others[k], 1, 0}, unlisted[] = {2, 1, others[k]};
+        const sampler_listed bad = {tokens, listed, 3}, good = {tokens, unlisted, 3};
+        assert_int_equal(sampler_rank_listed(s, &every_way[w], NULL, &bad, 1, at, 4, best), 0);
+        assert_in_range(sampler_rank_listed(s, &every_way[w], NULL, &good, 1, at, 4, best), 1, 2);
+      }
+  sampler_free(s);
+}
+
+/* A penalty below 1 divides: the quotient may be beyond the largest float. */
+static void a_penalty_may_make_no_number(void **state) {
+  (void)state;
+  const float x[] = {1, 3e38f, 2};
+  const int32_t history[] = {1};
+  const sampler_row row = {.history = history, .history_count = 1};
+  sampler *s = sampler_of(3);
+  for (size_t w = 0; w < WAYS; w++) {
+    sampler_options o = every_way[w];
+    o.repeat_penalty = 0.5f;
+    assert_int_equal(sampler_pick(s, &o, &row, x, 7), -1);
+    assert_int_equal(sampler_pick(s, &o, NULL, x, 7), 1);
+  }
   sampler_free(s);
 }
 
@@ -1115,7 +1153,9 @@ int main(void) {
       cmocka_unit_test(ranks_are_a_sort),
       cmocka_unit_test(listed_tokens_rank_as_a_vocabulary_without_the_others),
       cmocka_unit_test(ranks_of_an_adjusted_row),
-      cmocka_unit_test(nan_and_infinities),
+      cmocka_unit_test(minus_infinity_is_never_chosen),
+      cmocka_unit_test(nothing_is_chosen_among_what_is_no_number),
+      cmocka_unit_test(a_penalty_may_make_no_number),
       cmocka_unit_test(mask_and_bias),
       cmocka_unit_test(penalty_counts_a_token_once),
       cmocka_unit_test(order_of_penalty_and_bias),

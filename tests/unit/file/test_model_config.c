@@ -204,7 +204,6 @@ static void test_refuses(void **state) {
       {VALUE("llama.attention.layer_norm_rms_epsilon", F32, NAN), ERR_FORMAT, "epsilon"},
       {TEXT("llama.attention.layer_norm_rms_epsilon", "1"), ERR_FORMAT, "epsilon"},
       {TEXT("llama.rope.scaling.type", "longrope"), ERR_UNSUPPORTED, "rope.scaling.type"},
-      {TEXT("llama.rope.scaling.type", "linear"), ERR_FORMAT, "rope.scaling.factor is missing"},
       {TEXT("llama.rope.scaling.type", "llama3"), ERR_FORMAT, "rope.scaling.factor is missing"},
       {VALUE("llama.rope.scaling.factor", F32, -4), ERR_FORMAT, "rope.scaling.factor"},
       {VALUE("llama.rope.scaling.yarn_log_multiplier", F32, 0.1f), ERR_UNSUPPORTED, "yarn_log_multiplier"},
@@ -239,6 +238,17 @@ static void test_refuses(void **state) {
   }
 }
 
+/* As llama.cpp reads a GGUF. */
+static void test_linear_scaling_without_a_factor_scales_by_one(void **state) {
+  (void)state;
+  const change linear = TEXT("llama.rope.scaling.type", "linear");
+  model_config c;
+  err e;
+  assert_int_equal(read_changed(&linear, &c, &e), ERR_OK);
+  assert_int_equal(c.scaling.kind, ROPE_LINEAR);
+  assert_true(c.scaling.factor == 1);
+}
+
 /* A session's context is bounded, not what the model was made for. */
 static void test_a_longer_context_counts_as_the_longest(void **state) {
   (void)state;
@@ -271,6 +281,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_reads_the_tiny_model),
       cmocka_unit_test(test_defaults),
+      cmocka_unit_test(test_linear_scaling_without_a_factor_scales_by_one),
       cmocka_unit_test(test_a_longer_context_counts_as_the_longest),
       cmocka_unit_test(test_refuses),
       cmocka_unit_test(test_default_model),

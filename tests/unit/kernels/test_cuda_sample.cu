@@ -19,7 +19,8 @@ static int32_t defined_choice(const std::vector<float> &z, const ops_sampling &c
   float best = -INFINITY;
   int32_t id = -1;
   for (int32_t i = 0; i < (int32_t)z.size(); i++) {
-    if (!(z[(size_t)i] > -INFINITY)) continue;
+    if (!(z[(size_t)i] < INFINITY)) return -1;
+    if (z[(size_t)i] == -INFINITY) continue;
     const float value = choice.scale == 0 ? z[(size_t)i] : z[(size_t)i] * choice.scale + noise_of(&source, i);
     if (value > best || (value == best && id < 0)) {
       best = value;
@@ -117,7 +118,7 @@ static void the_lowest_id_wins_ties(void **state) {
   (void)state;
   for (size_t first : {0, 1, 31, 130, 1023, 1024, 2047}) {
     std::vector<float> z(2100, -1);
-    z[first] = z[first + 1] = z[2099] = first % 2 ? 7.0f : INFINITY;
+    z[first] = z[first + 1] = z[2099] = first % 2 ? 7.0f : 3e38f;
     assert_int_equal(chosen({z}, {{0, 1, 2, 3}})[0], first);
     check_scales(z, first);
   }
@@ -127,10 +128,22 @@ static void the_lowest_id_wins_ties(void **state) {
   assert_int_equal(chosen({zeros}, {{0, 1, 2, 3}})[0], 70);
 }
 
-static void a_nan_and_minus_infinity_are_never_chosen(void **state) {
+/* Wherever it is, and whatever the others are. */
+static void nothing_is_chosen_among_what_is_no_number(void **state) {
+  (void)state;
+  for (float other : {NAN, -NAN, INFINITY})
+    for (size_t at : {0, 1, 31, 130, 1023, 1024, 2047, 2099}) {
+      std::vector<float> z = logits_of(2100, 10, at);
+      z[at] = other;
+      check_scales(z, at);
+      assert_int_equal(chosen({z}, {{0, 1, 2, 3}})[0], -1);
+      assert_int_equal(chosen({z}, {{1, 1, 2, 3}})[0], -1);
+    }
+}
+
+static void minus_infinity_is_never_chosen(void **state) {
   (void)state;
   std::vector<float> z(3000, -INFINITY);
-  for (size_t i = 0; i < z.size(); i += 3) z[i] = NAN;
   check_scales(z, 1);
   assert_int_equal(chosen({z}, {{1, 1, 2, 3}})[0], -1);
   z[2600] = -1e30f;
@@ -148,7 +161,8 @@ int main(void) {
       cmocka_unit_test(the_best_may_be_anywhere_in_a_large_vocabulary),
       cmocka_unit_test(flat_logits_leave_it_to_the_noise),
       cmocka_unit_test(the_lowest_id_wins_ties),
-      cmocka_unit_test(a_nan_and_minus_infinity_are_never_chosen),
+      cmocka_unit_test(nothing_is_chosen_among_what_is_no_number),
+      cmocka_unit_test(minus_infinity_is_never_chosen),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,7 +125,7 @@ static void factors_divide(void **state) {
 
 static void refuses_what_is_no_frequency(void **state) {
   (void)state;
-  const float wrong[] = {0, -1, NAN, 1e-5f};
+  const float wrong[] = {0, -1, NAN, INFINITY, 1e-5f};
   rope r;
   for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
     float factors[32];

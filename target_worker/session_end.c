@@ -33,9 +33,10 @@ void session_end_on_end(step_context *c, peer_id from, const msg *m) {
     return;
   }
   if (s) {
+    bool cancels = s->state != SESSION_FINISHED || m->epoch > s->epoch; /* a DONE before counts no more */
     s->epoch = m->epoch;
     s->request.orchestrator = from;
-    if (s->state != SESSION_FINISHED) session_end_finish(c, s, WIRE_FINISH_CANCELLED, 0, NULL);
+    if (cancels) session_end_finish(c, s, WIRE_FINISH_CANCELLED, 0, NULL);
   }
   msg ended = roster_message(c->peers, from, MSG_ENDED, m->session, m->epoch);
   ended.u.existed = session_store_end(c->store, m->session);

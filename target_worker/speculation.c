@@ -36,7 +36,7 @@ const char *speculation_off_reason(const speculation *s) {
 }
 
 double speculation_plain_us(const speculation *s) {
-  return s->plain_us;
+  return s->instead ? s->instead_us / (double)s->instead : 0;
 }
 
 /* --- how many --- */
@@ -144,11 +144,20 @@ static void price(speculation *s, const speculation_shared *all) {
     s->step.us = fmin(f->us, POLICY_OUTLIER * plain) / f->steps;
 }
 
+/* Only what was measured counts: not a plain step's time that was guessed from wider ones. */
+static void count_instead(speculation *s, const speculation_shared *all, int32_t tokens) {
+  int32_t steps = all->forward.steps;
+  if (steps > COST_ROWS_MAX || !cost_model_known(&all->costs, steps)) return;
+  s->instead_us += s->plain_us * tokens;
+  s->instead += tokens;
+}
+
 void speculation_stepped(speculation *s, speculation_shared *all, int32_t tokens, bool drafted) {
   /* No forward was ever measured: this one was not, because another session failed in it. */
   if (all->forward.steps == 0) return;
   s->step.tokens = tokens;
   price(s, all);
+  count_instead(s, all, tokens);
   if (!drafted) return;
   if (s->policy.state == POLICY_NEW) policy_begin(&s->policy, &all->last);
   policy_stepped(&s->policy, &all->record, &s->step);

@@ -15,6 +15,8 @@ typedef struct speculation { /* of one session; all zero at the start */
   policy_step step;  /* the step under way, as far as it is known */
   double arrived_us; /* time from the last TOKENS to the first useful node; 0: none has come */
   double plain_us;   /* cost of a plain step of the sessions that stepped together with this one last */
+  double instead_us; /* what plain steps would have taken for `instead` tokens, each where it was decoded */
+  int64_t instead;
 } speculation;
 
 typedef struct speculation_forward { /* what a forward carried, and what it took */
@@ -50,7 +52,8 @@ bool speculation_is_undisturbed(const speculation *s);
 bool speculation_is_unpaid(const speculation *s);
 /* Why speculation is off at the end of an answer, or NULL. */
 const char *speculation_off_reason(const speculation *s);
-/* The time of a plain step; 0: it is not known. */
+/* The time of a plain step, averaged over the session's tokens: a step costs more the longer the context is,
+ * and the more sessions step together. 0: it is not known. */
 double speculation_plain_us(const speculation *s);
 
 /* --- how many --- */

@@ -104,7 +104,7 @@ static void tell_refusal(curve_gate *g, const request *r, const key_bytes *k, un
   else if (roles)
     snprintf(why, sizeof why, "its key is that of another role in %s", keys_allowed_path(g->options.own));
   else
-    snprintf(why, sizeof why, "its key is not in %s: if you know who it is, add its line, which ends in %s",
+    snprintf(why, sizeof why, "its key is not in %s: if you know who it is, add its line, in which %s stands",
              keys_allowed_path(g->options.own), key_hex_of(k).text);
   log_line(g->options.log, LOG_WARNING, "a program at %.*s was not let in: %s", (int)address->size,
            address->data, why);

@@ -373,11 +373,10 @@ static int key_of(transport *t, const char *endpoint, key_bytes *out, unsigned *
   *roles = keys_roles(t->keys, out, &reading);
   if (reading.code) return err_set(e, reading.code, "%s", reading.text);
   if (*roles) return ERR_OK;
-  return err_set(
-      e, ERR_DENIED,
-      "the key of the program at %.*s is not in %s: if it may be trusted, add its line, which ends "
-      "in %s",
-      ENDPOINT_PLAIN(endpoint), keys_allowed_path(t->keys), hex);
+  return err_set(e, ERR_DENIED,
+                 "the key of the program at %.*s is not in %s: if it may be trusted, add its line, in which "
+                 "%s stands",
+                 ENDPOINT_PLAIN(endpoint), keys_allowed_path(t->keys), hex);
 }
 
 static int protect_call(channel *c, const char *endpoint, err *e) {

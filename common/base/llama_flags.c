@@ -3,7 +3,7 @@
 #include <string.h>
 
 #define DEVICES    "--device NAME says what computes: `tandem --list-devices' tells the names"
-#define NOT_NEEDED "leave it out: nothing has to be chosen here"
+#define ESCAPES    "leave it out: write the characters themselves, as in $'one\\ntwo' of a shell"
 #define BATCHES    "--sessions N of `tandem batch', `tandem serve-workers' and the workers"
 #define LISTEN     "--host and --port of `tandem serve'"
 #define LOCAL_FILE "give a file of this machine: -m FILE"
@@ -49,8 +49,14 @@ static const llama_flag flags[] = {
     {"--device-draft", "--draft-device", NULL},
     {"-mg", NULL, DEVICES},
     {"--main-gpu", NULL, DEVICES},
-    {"-e", NULL, NOT_NEEDED},
-    {"--escape", NULL, NOT_NEEDED},
+    {"-e", NULL, ESCAPES},
+    {"--escape", NULL, ESCAPES},
+    {"--keep", NULL, "leave it out: a conversation asks before it drops anything"},
+    {"--mirostat", NULL, "--temp, --top-k, --top-p and --min-p are what there is"},
+    {"--lora", NULL, "merge the adapter into the model's file: none is applied here"},
+    {"--in-prefix", NULL, "the chat template puts marks around a message; --raw leaves it out"},
+    {"--in-suffix", NULL, "the chat template puts marks around a message; --raw leaves it out"},
+    {"--no-cnv", NULL, "--raw leaves the chat template out; with a prompt there is one answer"},
     {"--chat-template-file", NULL, "--chat-template NAME is one of those that are built in"},
     {"-ctk", NULL, "the cache's type follows --math"},
     {"--cache-type-k", NULL, "the cache's type follows --math"},

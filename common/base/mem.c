@@ -106,18 +106,23 @@ static size_t group_left(const char *root) {
   return least(two.left, one.left);
 }
 
-/* Within RLIMIT_AS (ulimit -v), which counts addresses, used or not. */
-static size_t addresses_left(const char *root) {
+static size_t limit_left(int resource, const char *root, const char *counted) {
   struct rlimit limit;
-  long long pages = read_line(root, "/proc/self/statm", "");
-  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
-  size_t used = pages > 0 ? (size_t)pages * (size_t)sysconf(_SC_PAGESIZE) : 0;
+  if (getrlimit((__rlimit_resource_t)resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return SIZE_MAX;
+  long long kib = read_line(root, "/proc/self/status", counted);
+  size_t used = kib > 0 ? (size_t)kib << 10 : 0;
   return used < limit.rlim_cur ? (size_t)limit.rlim_cur - used : 0;
+}
+
+/* ulimit -v counts addresses, used or not; ulimit -d those that may be written. */
+static size_t limits_left(const char *root) {
+  return least(limit_left(RLIMIT_AS, root, "VmSize:"), limit_left(RLIMIT_DATA, root, "VmData:"));
 }
 
 size_t mem_left(const char *root) {
   long long available = read_line(root, "/proc/meminfo", "MemAvailable:");
   long long swap = read_line(root, "/proc/meminfo", "SwapFree:");
   size_t machine = available < 0 ? SIZE_MAX : (size_t)(available + (swap > 0 ? swap : 0)) << 10;
-  return least(least(machine, group_left(root)), addresses_left(root));
+  return least(least(machine, group_left(root)), limits_left(root));
 }

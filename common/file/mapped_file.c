@@ -4,12 +4,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 /* --- SIGBUS --- */
@@ -90,6 +93,11 @@ static mapped_stamp stamp_of(const struct stat *s) {
                         .changed_ns = nanoseconds(s->st_ctim)};
 }
 
+static bool tells_of_writes(int fd) {
+  struct statfs s;
+  return fstatfs(fd, &s) == 0 && s.f_type != TMPFS_MAGIC && s.f_type != RAMFS_MAGIC;
+}
+
 static int map(mapped_file *m, int fd, const char *path, const char *what, err *e) {
   struct stat s;
   if (fstat(fd, &s)) return err_set(e, ERR_IO, "cannot read %s %s: %s", what, path, strerror(errno));
@@ -100,7 +108,7 @@ static int map(mapped_file *m, int fd, const char *path, const char *what, err *
   if (s.st_size == 0) return err_set(e, ERR_FORMAT, "%s is empty: download it again", path);
   void *data = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (data == MAP_FAILED) return err_set(e, ERR_IO, "cannot map %s %s: %s", what, path, strerror(errno));
-  *m = (mapped_file){data, (size_t)s.st_size, stamp_of(&s)};
+  *m = (mapped_file){data, (size_t)s.st_size, tells_of_writes(fd) ? stamp_of(&s) : (mapped_stamp){0}};
   mapped_file_watch(data, m->size, path);
   return ERR_OK;
 }

@@ -9,7 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Which file it is, and in which state: whoever changes it changes these. All zero: no file, only memory. */
+/* Which file it is, and in which state: whoever changes it changes these. All zero: only memory, or a
+ * file of a system that does not tell of writes through a mapping (tmpfs, ramfs). */
 typedef struct mapped_stamp {
   uint64_t device, number, size;   /* number: of the inode */
   int64_t modified_ns, changed_ns; /* its content, and anything about it; since 1970 */

@@ -1,5 +1,7 @@
 #include "common/text/chat_template_source.h"
 
+#include "common/base/plain_text.h"
+
 #include <ctype.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -179,7 +181,8 @@ char *chat_template_source_normal(const char *text, size_t size) {
     free(lines), free(s.out);
     return NULL;
   }
-  size = break_lines(text, size, lines);
+  size_t mark = plain_text_mark(text, size);
+  size = break_lines(text + mark, size - mark, lines);
   s.end = lines + size;
   if (size && lines[size - 1] == '\n') s.end--;
   for (size_t begin = 0; s.p < s.end;) {

@@ -59,6 +59,29 @@ static int check_stop(const char *text, err *e) {
   return ERR_OK;
 }
 
+/* sizes[at]: of the longest special token that is spelt at text[at]. */
+static void find_marks(const tokenizer *t, const char *text, size_t sizes[DETOKENIZER_STOP_BYTES_MAX]) {
+  size_t end = strlen(text), size;
+  for (int32_t id = 0; id < tokenizer_size(t); id++) {
+    const char *mark = tokenizer_is_special(t, id) ? tokenizer_piece(t, id, &size) : NULL;
+    for (size_t at = 0; mark && size > 0 && at + size <= end; at++)
+      if (size > sizes[at] && memcmp(text + at, mark, size) == 0) sizes[at] = size;
+  }
+}
+
+/* A special token has no text. A stop may be one, or end with one, but what goes on behind one never comes.
+ */
+static int check_marks(const tokenizer *t, const char *text, err *e) {
+  size_t sizes[DETOKENIZER_STOP_BYTES_MAX] = {0}, at = 0;
+  find_marks(t, text, sizes);
+  while (text[at] && !sizes[at]) at++;
+  if (!text[at] || !text[at + sizes[at]]) return ERR_OK;
+  return err_set(e, ERR_ARG,
+                 "the stop string \"%s\" goes on behind the special token %.*s, and would never come: end it "
+                 "there, or leave that token out",
+                 text, (int)sizes[at], text + at);
+}
+
 int detokenizer_alloc(detokenizer **out, const tokenizer *t, const char *const *stops, int32_t stop_count,
                       bool skip_special, bool begins, err *e) {
   *out = NULL;
@@ -66,6 +89,7 @@ int detokenizer_alloc(detokenizer **out, const tokenizer *t, const char *const *
     return err_set(e, ERR_ARG, "%d stop strings; at most %d are taken", stop_count, DETOKENIZER_STOP_MAX);
   for (int32_t i = 0; i < stop_count; i++) {
     int rc = check_stop(stops[i], e);
+    if (rc == ERR_OK && skip_special) rc = check_marks(t, stops[i], e);
     if (rc) return rc;
   }
   detokenizer *d = calloc(1, sizeof *d);

@@ -16,9 +16,10 @@
 
 typedef struct detokenizer detokenizer;
 
-/* stops[stop_count]: NUL-terminated UTF-8, not empty, within the limits (ERR_ARG), copied. skip_special:
- * special tokens give no text. begins: the ids begin a text, so the blank that some vocabularies put before
- * it (tokenizer_strips_blank) is left out; else they go on with one. */
+/* stops[stop_count]: NUL-terminated UTF-8, not empty, within the limits, and, with skip_special, nothing
+ * behind the spelling of a special token (else ERR_ARG), copied. skip_special: special tokens give no text.
+ * begins: the ids begin a text, so the blank that some vocabularies put before it (tokenizer_strips_blank) is
+ * left out; else they go on with one. */
 int detokenizer_alloc(detokenizer **out, const tokenizer *t, const char *const *stops, int32_t stop_count,
                       bool skip_special, bool begins, err *e);
 void detokenizer_free(detokenizer *d);

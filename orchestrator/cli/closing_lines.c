@@ -28,14 +28,9 @@ static void clause(closing *l, const char *format, ...) {
   l->column += strlen(text) + (fits ? sizeof more : sizeof begin) - 1;
 }
 
-/* Tokens of the answer that an earlier run gave. */
-static int32_t before(const completion *c) {
-  return c->resume ? c->resume->length - c->resume->prompt_length : 0;
-}
-
 static void put_length(const completion *c, char out[CLOSING_LINES_FIGURES_MAX]) {
   double speed = completion_tokens_per_second(c);
-  int32_t fresh = c->count - before(c);
+  int32_t fresh = completion_fresh_tokens(c);
   int n = c->resume
               ? snprintf(out, CLOSING_LINES_FIGURES_MAX, "%d more token%s, %d in all", fresh,
                          fresh == 1 ? "" : "s", c->count)
@@ -95,21 +90,25 @@ static void say_gain(closing *l, const completion *c, bool details) {
 }
 
 /* Why it is not longer, and what makes it so. */
-static void say_end(closing *l, const completion *c, bool kept) {
-  int32_t room = c->context - (int32_t)c->prompt.count, more = c->max_tokens - before(c);
+static void say_end(closing *l, const completion *c, const closing_lines_options *o) {
+  int32_t room = c->context - (int32_t)c->prompt.count, before = c->count - completion_fresh_tokens(c);
+  int32_t more = c->max_tokens - before;
+  const char *flag = o->ledger ? " --ledger " : "", *file = o->ledger ? o->ledger : "";
   bool full = c->finish == WIRE_FINISH_LENGTH && c->max_tokens >= room;
   if (full)
     clause(l, "the context of %d tokens is full: --ctx makes it longer", c->context);
+  else if (c->finish == WIRE_FINISH_LENGTH && o->same_limit)
+    clause(l, "stopped at its limit of %d tokens", c->max_tokens);
   else if (c->finish == WIRE_FINISH_LENGTH)
     clause(l, "stopped at --max-tokens %d: -n raises it", more);
   else if (c->finish == WIRE_FINISH_CANCELLED)
     clause(l, "interrupted");
-  if (!kept || !c->id || full || c->finish == WIRE_FINISH_STOP) return;
+  if (!o->kept || !c->id || full || c->finish == WIRE_FINISH_STOP) return;
   if (c->finish == WIRE_FINISH_LENGTH)
-    clause(l, "`tandem session resume %08llx --max-tokens %d' goes on", (unsigned long long)c->id >> 32,
-           more);
+    clause(l, "`tandem session resume %08llx --max-tokens %d%s%s' goes on", (unsigned long long)c->id >> 32,
+           more, flag, file);
   else
-    clause(l, "`tandem session resume %016llx' goes on", (unsigned long long)c->id);
+    clause(l, "`tandem session resume %016llx%s%s' goes on", (unsigned long long)c->id, flag, file);
 }
 
 static void say_seed(closing *l, const completion *c) {
@@ -130,7 +129,7 @@ void closing_lines_print(FILE *to, const completion *c, const closing_lines_opti
   say_draft(&l, c);
   say_gain(&l, c, o->gain);
   if (o->legend) clause(&l, "%s", SHOW_LEGEND);
-  say_end(&l, c, o->kept);
+  say_end(&l, c, o);
   if (o->seed_drawn) say_seed(&l, c);
   if (c->numerics_changed)
     clause(&l, "NUMERICS CHANGED on the way: the answer may differ from an unbroken one");
@@ -175,7 +174,8 @@ void closing_lines_print_both(FILE *to, const completion *plain, const completio
 
 void closing_lines_print_queue(FILE *to, const request_queue *q, const char *draft) {
   double speed = request_queue_speed(q);
-  fprintf(to, "tandem: %zu answers, %lld tokens", q->completed, (long long)q->tokens);
+  fprintf(to, "tandem: %zu answer%s, %lld tokens", q->completed, q->completed == 1 ? "" : "s",
+          (long long)q->tokens);
   if (speed > 0) fprintf(to, ", %.1f tok/s", speed);
   fprintf(to, "; draft %s: %llu rounds, %.2f accepted a round (%llu of %llu)", draft,
           (unsigned long long)q->rounds, q->rounds ? (double)q->accepted / (double)q->rounds : 0.0,

@@ -11,11 +11,13 @@
 void closing_lines_figures(const completion *c, char out[CLOSING_LINES_FIGURES_MAX]);
 
 typedef struct closing_lines_options {
-  bool kept;       /* the ledger's file holds the session, so that it can be resumed */
-  bool seed_drawn; /* a seed was drawn because none was given, and sampling used it */
-  bool gain;       /* say what speculation has gained, or that nobody can say */
-  bool legend;     /* say what the colours mean */
-  bool details;    /* say how it was decoded, too */
+  bool kept;          /* the ledger's file holds the session, so that it can be resumed */
+  const char *ledger; /* that file, where it was named; NULL: the default one */
+  bool same_limit;    /* of a resumed answer: no other one than before was given */
+  bool seed_drawn;    /* a seed was drawn because none was given, and sampling used it */
+  bool gain;          /* say what speculation has gained, or that nobody can say */
+  bool legend;        /* say what the colours mean */
+  bool details;       /* say how it was decoded, too */
 } closing_lines_options;
 
 /* "tandem: 96 tokens, 412.0 tok/s; the draft guessed 60 of 91 right; ...", in one line or two. */

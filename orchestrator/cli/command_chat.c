@@ -113,8 +113,8 @@ static void fresh_completion(chat *c) {
 }
 
 static void take_totals(totals *t, const completion *a) {
-  t->count++;
-  t->tokens += a->count;
+  t->count += !a->resume;
+  t->tokens += completion_fresh_tokens(a);
   t->timed_tokens += completion_timed_tokens(a);
   t->timed_us += completion_timed_us(a);
   t->accepted += a->stats.accepted;
@@ -217,8 +217,12 @@ static void tell_stats(const chat *c) {
        t->count == 1 ? "" : "s", (long long)t->tokens, speed, (unsigned long long)t->accepted,
        (unsigned long long)t->drafted);
   int64_t used = c->said.count ? count_tokens((void *)c, c->said.messages, c->said.count) : 0;
-  note(c, "%lld of the context's %d tokens are used", (long long)(used > 0 ? used : 0),
-       c->flags->request.context);
+  int32_t context = c->flags->request.context;
+  note(c, "%lld of the context's %d tokens are used",
+       (long long)(used > context ? context
+                   : used > 0     ? used
+                                  : 0),
+       context);
 }
 
 /* What changes nothing of the conversation, so that it may be asked for at any time. False: it is another
@@ -305,18 +309,23 @@ static bool ask(chat *c) {
   return false;
 }
 
+/* The text that /read has brought, an empty line, and this one; data NULL: no memory. */
+static input_file after_what_was_read(const chat *c, const char *text, size_t size) {
+  size_t before = c->read.size;
+  input_file whole = {.data = malloc(before + size + 3)};
+  if (!whole.data) return whole;
+  if (before) memcpy(whole.data, c->read.data, before), memcpy(whole.data + before, "\n\n", 2), before += 2;
+  memcpy(whole.data + before, text, size);
+  whole.size = before + size;
+  whole.data[whole.size] = 0;
+  return whole;
+}
+
 /* Sends a message, after the text that /read has brought. One that cannot be sent is dropped again. */
 static void send_message(chat *c, const char *text, size_t size) {
-  size_t before = c->read.size;
-  char *whole = malloc(before + size + 2);
-  if (!whole) {
-    leave(c, STATUS_FAILED);
-    return;
-  }
-  if (before) memcpy(whole, c->read.data, before), memcpy(whole + before, "\n\n", 2), before += 2;
-  memcpy(whole + before, text, size);
-  if (conversation_add(&c->said, "user", whole, before + size)) leave(c, STATUS_FAILED);
-  free(whole);
+  input_file whole = after_what_was_read(c, text, size);
+  if (!whole.data || conversation_add(&c->said, "user", whole.data, whole.size)) leave(c, STATUS_FAILED);
+  input_file_fini(&whole);
   if (c->over) return;
   if (ask(c))
     input_file_fini(&c->read);
@@ -383,46 +392,55 @@ static void go_on(chat *c) {
   begin_reply(c);
 }
 
-/* Can it be a message at all, after the system message and with room for a reply? */
+/* Can it be a message, after what was said and with room for a reply? Older messages may go, but only if the
+ * user agrees, so that they count here. */
 static int check_length(const chat *c, const input_file *in, const char *name, err *e) {
-  chat_message list[2];
-  int32_t count = conversation_system(&c->said);
-  if (count) list[0] = c->said.messages[0];
-  list[count++] = (chat_message){.role = "user", .content = in->data, .size = in->size};
-  int64_t tokens = count_tokens((void *)c, list, count);
+  int32_t said = c->said.count;
+  chat_message *list = calloc((size_t)said + 1, sizeof *list);
+  if (!list) return err_set(e, ERR_NOMEM, "out of memory for %s", name);
+  for (int32_t i = 0; i < said; i++) list[i] = c->said.messages[i];
+  list[said] = (chat_message){.role = "user", .content = in->data, .size = in->size};
+  int64_t tokens = count_tokens((void *)c, list, said + 1);
+  free(list);
   if (tokens < 0) return err_set(e, (int)tokens, "%s cannot be a message: %s", name, err_name((int)tokens));
   if ((size_t)tokens <= prompt_room(c)) return ERR_OK;
-  return err_set(e, ERR_LIMIT, "%s is too long: it would have %lld tokens, and the context has room for %zu",
-                 name, (long long)tokens, prompt_room(c));
+  return err_set(
+      e, ERR_LIMIT,
+      "%s is too long: with it the conversation would have %lld tokens, and there is room for %zu%s", name,
+      (long long)tokens, prompt_room(c),
+      said > conversation_system(&c->said) ? " (/clear forgets what was said)" : "");
 }
 
+/* After what was read before. */
 static int take_file(chat *c, const char *name, err *e) {
-  input_file in;
+  input_file in, whole = {0};
   int rc = input_file_read(&in, name, TOKENIZER_TEXT_MAX, e);
   if (rc) return rc;
   while (in.size > 0 && in.data[in.size - 1] == '\n') in.size--;
   if (utf8_valid(in.data, in.size) != in.size)
     rc = err_set(e, ERR_FORMAT, "%s is not UTF-8 text", name);
+  else if (!(whole = after_what_was_read(c, in.data, in.size)).data)
+    rc = err_set(e, ERR_NOMEM, "out of memory for %s", name);
   else
-    rc = check_length(c, &in, name, e);
-  if (rc) {
-    input_file_fini(&in);
-    return rc;
-  }
-  input_file_fini(&c->read);
-  c->read = in;
-  return ERR_OK;
+    rc = check_length(c, &whole, name, e);
+  input_file_fini(&in);
+  input_file *old = rc ? &whole : &c->read;
+  input_file_fini(old);
+  if (rc == ERR_OK) c->read = whole;
+  return rc;
 }
 
-/* One that is too long takes the place of what was read before, too. */
+/* With one that is too long goes what was read before, too: nothing is left that nobody remembers. */
 static void read_file(chat *c, const char *name) {
   err e = {0};
+  size_t before = c->read.size;
   int rc = take_file(c, name, &e);
   if (rc == ERR_LIMIT) input_file_fini(&c->read);
   if (rc)
     note(c, "%s%s", e.text, rc == ERR_LIMIT ? "; no file goes before your next message" : "");
   else
-    note(c, "%zu bytes of %s go before your next message", c->read.size, name);
+    note(c, "%zu bytes of %s go before your next message%s", c->read.size - (before ? before + 2 : 0), name,
+         before ? ", after what was read before" : "");
 }
 
 static void clear(chat *c) {

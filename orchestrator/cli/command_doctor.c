@@ -1,8 +1,10 @@
 /* tandem doctor: looks at what tandem needs, and says what to do about what is missing. */
 #include "common/base/clock.h"
 #include "common/base/program.h"
-#include "common/text/vocabulary_map.h"
 #include "common/base/utf8.h"
+#include "common/file/head_file.h"
+#include "common/file/head_lookup.h"
+#include "common/text/vocabulary_map.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/service/child_processes.h"
 #include "orchestrator/service/result_json.h"
@@ -156,6 +158,25 @@ static bool open_model(doctor *d, const char *what, const char *path, bool with_
   return rc == ERR_OK;
 }
 
+/* target NULL: it is not known. */
+static void check_head(doctor *d, const char *path, const text_model *target) {
+  err e = {0};
+  head_file *h;
+  if (!target) {
+    good(d, "draft", "a draft head; give the model that it is to draft for with -m to see whether it fits");
+    return;
+  }
+  if (head_file_open(&h, path, &target->config, &e)) {
+    bad(d, "draft", "the draft head cannot be used, and answers would come plainly: %s", e.text);
+    return;
+  }
+  int32_t guessed = head_file_config(h)->draft_vocab, all = target->config.vocab;
+  json_t *check =
+      good(d, "draft", "a draft head that fits; it can guess %d of the model's %d tokens", guessed, all);
+  json_object_set_new(check, "partners", json_integer(guessed));
+  head_file_close(h);
+}
+
 static void check_models(doctor *d) {
   text_model target, draft;
   const flags *f = d->flags;
@@ -164,12 +185,16 @@ static void check_models(doctor *d) {
     good(d, "model", "not looked at: give one with -m (scripts/get_model.sh fetches the default one)");
   else if ((has_target = open_model(d, "model", f->workers.model, true, &target)))
     check_template(d, &target);
-  if (f->workers.draft_model) has_draft = open_model(d, "draft", f->workers.draft_model, false, &draft);
+  bool head = f->workers.draft_model && head_lookup_is_head(f->workers.draft_model);
+  if (head)
+    check_head(d, f->workers.draft_model, has_target ? &target : NULL);
+  else if (f->workers.draft_model)
+    has_draft = open_model(d, "draft", f->workers.draft_model, false, &draft);
   if (has_target && has_draft) check_fit(d, &target, &draft);
   if (has_draft && !f->workers.model)
     good(d, "fit", "not looked at: give the model that it is to draft for with -m");
   if (f->workers.model) text_model_close(&target);
-  if (f->workers.draft_model) text_model_close(&draft);
+  if (f->workers.draft_model && !head) text_model_close(&draft);
 }
 
 /* ---- sockets: a frame there and back ---- */

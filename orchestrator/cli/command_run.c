@@ -157,6 +157,8 @@ static void end_line(const run *r) {
 static int report(const run *r) {
   bool both = r->compared && is_whole(&r->completion);
   const closing_lines_options words = {.kept = r->completion.id && service_keeps(r->service),
+                                       .ledger = r->flags->ledger,
+                                       .same_limit = r->completion.resume && !r->flags->request.max_tokens,
                                        .seed_drawn = !r->flags->request.seed_given && !r->completion.resume &&
                                                      r->flags->request.sampling.temperature > 0,
                                        .details = r->flags->workers.verbose,

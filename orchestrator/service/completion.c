@@ -392,6 +392,12 @@ static uint64_t us_until(const completion *c, uint64_t until_us) {
   return c->first_token_us && until_us > c->first_token_us ? until_us - c->first_token_us : 0;
 }
 
+/* A stop string that is whole only now may take back some of what an earlier run gave. */
+int32_t completion_fresh_tokens(const completion *c) {
+  int32_t before = c->resume ? c->resume->length - c->resume->prompt_length : 0;
+  return c->count > before ? c->count - before : 0;
+}
+
 int32_t completion_timed_tokens(const completion *c) {
   return c->count > c->first_count ? c->count - c->first_count : 0;
 }

@@ -105,6 +105,7 @@ int completion_to_resume(const completion *c, const request *r, int32_t more, le
 #define COMPLETION_TIMED_TOKENS 32
 #define COMPLETION_TIMED_US     100000
 double completion_speed(int64_t tokens, uint64_t us);
+int32_t completion_fresh_tokens(const completion *c);     /* of [count], those that no earlier run gave */
 int32_t completion_timed_tokens(const completion *c);     /* those after the first ones */
 uint64_t completion_timed_us(const completion *c);        /* and how long they took */
 double completion_tokens_per_second(const completion *c); /* of these; 0: too few to say */

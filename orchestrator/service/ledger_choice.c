@@ -2,14 +2,20 @@
 
 #include "orchestrator/ledger/ledger_database.h"
 #include "orchestrator/service/worker_report.h"
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define WORKERS_EVERY_MS 1000
 
 struct ledger_choice {
   ledger ledger;
   bool is_file, is_named;
+  const logger *log;
+  char path[PATH_MAX]; /* of the file, which had these when it was opened */
+  dev_t device;
+  ino_t number;
   uv_async_t logged;
   uv_timer_t second;
   int handles; /* of libuv that are not closed yet */
@@ -35,6 +41,22 @@ static void on_second(uv_timer_t *timer) {
   if (text) ledger_file_set_workers(&c->ledger, text);
   free(text);
   json_decref(workers);
+}
+
+/* ---- is the file still there? ---- */
+
+static void note_file(ledger_choice *c, const char *path) {
+  struct stat s;
+  if (!realpath(path, c->path) || stat(c->path, &s) != 0) return;
+  c->device = s.st_dev;
+  c->number = s.st_ino;
+}
+
+/* Somebody has removed, replaced or emptied it, while we write to what nobody will find. */
+static bool is_lost(const ledger_choice *c) {
+  struct stat s;
+  return c->is_file &&
+         (stat(c->path, &s) != 0 || s.st_dev != c->device || s.st_ino != c->number || !s.st_size);
 }
 
 /* ---- open and close ---- */
@@ -66,6 +88,8 @@ static int open_file(ledger_choice *c, const ledger_choice_options *o, err *e) {
   if (rc) return rc;
   if (is_new && o->on_new_file) o->on_new_file(o->context, path);
   c->is_file = true;
+  c->log = o->log;
+  note_file(c, s.path);
   if (o->mode == LEDGER_FAST)
     log_line(o->log, LOG_WARNING,
              "--ledger-mode fast: text is shown before it is kept, so what was shown last is lost if this "
@@ -100,6 +124,9 @@ static void on_closed(uv_handle_t *handle) {
 
 void ledger_choice_close(ledger_choice *c) {
   if (!c) return;
+  if (is_lost(c))
+    log_line(c->log, LOG_WARNING, "%s was removed, replaced or emptied meanwhile: what came is not kept",
+             c->path);
   if (c->ledger.close) c->ledger.close(c->ledger.self); /* which ends the writer's thread */
   if (c->handles == 0) {
     free(c);
@@ -118,9 +145,9 @@ void ledger_choice_watch(ledger_choice *c, const sessions_machine *o) {
 }
 
 bool ledger_choice_keeps(const ledger_choice *c) {
-  return c->is_file && !ledger_file_failing(&c->ledger);
+  return c->is_file && !ledger_file_failing(&c->ledger) && !is_lost(c);
 }
 
 bool ledger_choice_failed(const ledger_choice *c) {
-  return c->is_file && c->is_named && ledger_file_failing(&c->ledger);
+  return c->is_file && c->is_named && (ledger_file_failing(&c->ledger) || is_lost(c));
 }

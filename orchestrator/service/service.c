@@ -32,6 +32,7 @@ struct service {
   uv_signal_t signals[SIGNALS];
   int signal;
   bool loop_open, news_open, over, listening, target_came, draft_came, draft_overdue;
+  bool draft_gave_up; /* our own, and nobody else starts one */
 
   socket_folder folder;
   char orchestrator_at[WIRE_STRING_MAX + 1], target_at[SOCKET_ENDPOINT_MAX];
@@ -204,6 +205,10 @@ static void go_on_without_draft(service *s, const child_processes_exit *x) {
     snprintf(s->no_draft, sizeof s->no_draft, "%s %s (%s)", x->name, worker_restart_verdict(x), x->text);
   log_line(s->options.log, LOG_WARNING, "%s: %s; answers come without a draft", s->no_draft,
            worker_restart_remedy(x));
+  s->draft_gave_up = true;
+  if (!s->sessions) return;
+  sessions_no_draft_comes(s->sessions, clock_us(), &s->actions);
+  machine_host_perform(s->host, &s->actions);
 }
 
 static bool has_registered(const service *s, const child_processes_exit *x) {
@@ -407,6 +412,7 @@ int service_serve(service *s, text_model *m, err *e) {
   if (rc == ERR_OK) rc = sessions_alloc(&s->sessions, &o, e);
   if (rc != ERR_OK) return rc;
   if (s->no_draft[0]) sessions_explain_no_draft(s->sessions, s->no_draft);
+  if (s->draft_gave_up) sessions_no_draft_comes(s->sessions, clock_us(), &s->actions);
   ledger_choice_watch(s->ledger, s->sessions);
   machine_host_set_machine(s->host, sessions_as_machine(s->sessions));
   if (s->listening) rc = listen_at(s, e);

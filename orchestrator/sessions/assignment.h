@@ -33,9 +33,9 @@ void assignment_open_draft(client_step *c, client_session *s);
 /* OPENED came of a prefix of so many tokens. True: the session is open at this worker. Otherwise it was the
  * answer to a PART, and what follows is sent, or to an earlier frame. */
 bool assignment_take_opened(client_step *c, client_session *s, client_assignment *worker, int32_t length);
-/* In lockstep a target would wait for its draft, but every draft of this session has given up: the target
- * must know that none is expected. */
-bool assignment_lockstep_alone(const client_session *s);
+/* In lockstep a target would wait for its draft, but every draft of this session has given up, or none will
+ * ever come: the target must know that none is expected. */
+bool assignment_lockstep_alone(const client_step *c, const client_session *s);
 
 /* The target gave a sign of life. TOKENS, which come from its engine, show that the engine lives too. */
 void assignment_target_lives(client_step *c, client_session *s, bool tokens);

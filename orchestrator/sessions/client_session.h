@@ -116,6 +116,7 @@ typedef struct client_sessions {
   int32_t part_tokens;  /* most tokens in one OPEN or PART */
   bool targets_return;  /* a target that ends is started again */
   const char *no_draft; /* why no draft is here (sessions_explain_no_draft); NULL: nobody has said */
+  bool no_draft_comes;  /* sessions_no_draft_comes */
   roster roster;
   hung_targets hung;
   drained_workers drained;

@@ -72,7 +72,7 @@ void failover_repair(client_step *c, client_session *s, int32_t length, hash16 h
 /* The session has lost its draft, and why is noted. */
 static void replace_draft(client_step *c, client_session *s) {
   assignment_choose_draft(c, s);
-  if (!s->target.peer || !(s->ticket_owed || assignment_lockstep_alone(s))) return;
+  if (!s->target.peer || !(s->ticket_owed || assignment_lockstep_alone(c, s))) return;
   if (!s->ticket_owed) s->opening_since_us = c->now;
   assignment_open_target(c, s); /* in the same epoch: the ticket is new, or no draft is expected any more */
 }
@@ -140,7 +140,7 @@ void failover_check_draft(client_step *c, client_session *s) {
 /* In lockstep it may be waiting for a draft: an OPEN that said that none will come was lost, and its OPENED
  * was the reply to an earlier one. */
 void failover_unattached(client_step *c, client_session *s) {
-  if (assignment_lockstep_alone(s)) assignment_open_target(c, s);
+  if (assignment_lockstep_alone(c, s)) assignment_open_target(c, s);
   if (draft_is_late(c, s) && s->draft.opened) failover_draft_unreachable(c, s);
 }
 

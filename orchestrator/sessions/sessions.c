@@ -202,6 +202,16 @@ void sessions_explain_no_draft(sessions_machine *m, const char *why) {
   m->all.no_draft = why;
 }
 
+void sessions_no_draft_comes(sessions_machine *m, uint64_t now_us, actions *out) {
+  client_step c = {&m->all, now_us, out};
+  m->all.no_draft_comes = true;
+  for (int i = 0; i < SESSIONS_MAX; i++) {
+    client_session *s = m->all.list[i];
+    if (s && client_session_live(s) && s->want_draft && s->target.peer && assignment_lockstep_alone(&c, s))
+      assignment_open_target(&c, s);
+  }
+}
+
 /* --- what a client sees --- */
 
 static sessions_state state_of(const client_session *s) {

@@ -117,6 +117,9 @@ bool sessions_drain(sessions_machine *m, wire_id worker, bool drained, uint64_t 
 /* Why no draft is here, for who asks while there is none: `why' stays the owner's. */
 void sessions_explain_no_draft(sessions_machine *m, const char *why);
 
+/* The owner knows that no draft will come any more, so that a session in lockstep need not wait for one. */
+void sessions_no_draft_comes(sessions_machine *m, uint64_t now_us, actions *out);
+
 /* The owner knows that a worker has died, for example its own child process, so the machine need not wait
  * until it counts as silent. */
 void sessions_worker_died(sessions_machine *m, wire_id incarnation, uint64_t now_us, actions *out);

@@ -293,7 +293,7 @@ class Chat(Case):
         small.write_text("The sky is green.")
         huge.write_bytes(b"x" * (1 << 25))
         talk = Talk(self)
-        for path, told in ((file, "it would have 6"), (huge, "bytes, the most that is taken")):
+        for path, told in ((file, "would have 6"), (huge, "bytes, the most that is taken")):
             self.assertEqual(talk.say(f"/read {small}"), "")
             self.assertIn("17 bytes", talk.told)
             self.assertEqual(talk.say(f"/read {path}"), "")
@@ -303,6 +303,19 @@ class Chat(Case):
         talk.type("\x04")
         talk.end()
         self.assertEqual([first], self.answers([("user", "Hello")]))
+
+    def test_files_that_are_read_follow_each_other(self):
+        talk, files = Talk(self), [self.folder / name for name in ("one.txt", "two.txt")]
+        for path, text, told in zip(files, ("The sky is green.", "So is the sea."),
+                                    ("17 bytes of ", "14 bytes of ")):
+            path.write_text(text)
+            self.assertEqual(talk.say(f"/read {path}"), "")
+            self.assertIn(told, talk.told)
+        self.assertIn("after what was read before", talk.told)
+        first = talk.say("Hello")
+        talk.type("\x04")
+        talk.end()
+        self.assertEqual([first], self.answers([("user", "The sky is green.\n\nSo is the sea.\n\nHello")]))
 
     def test_another_answer_has_another_temperature(self):
         talk, hot = Talk(self, "--seed", "7"), ("--temp", "0.9")

@@ -155,6 +155,16 @@ class Doctor(Command):
         self.assertIn("1000 of 49", checks["fit"]["text"])  # why, as the draft's own refusal says it
         self.assertIn("not looked at", self.doctor("-md", MODEL)["fit"]["text"])
 
+    def test_a_draft_head_that_fits_and_one_that_does_not(self):
+        head = str(pathlib.Path(__file__).parents[2] / "heads/smollm2-135m-instruct-eagle3.gguf")
+        draft = self.doctor("-m", MODEL, "-md", head)["draft"]
+        self.assertTrue(draft["ok"], draft)
+        self.assertRegex(draft["text"], "fits; it can guess [0-9]+ of the model's 49152 tokens")
+        self.assertIn("with -m to see", self.doctor("-md", head)["draft"]["text"])
+        cut = self.folder / "cut.gguf"
+        cut.write_bytes(pathlib.Path(head).read_bytes()[:1 << 20])
+        self.assertFalse(self.doctor("-m", MODEL, "-md", str(cut))["draft"]["ok"])
+
 
 if __name__ == "__main__":
     unittest.main()

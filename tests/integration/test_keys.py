@@ -155,7 +155,7 @@ class Pair(Case):
         draft = self.draft(keys=theirs)
         key = [line for line in lines(theirs / "allowed") if line[0] == "draft"][0]
         self.says(serve, "was not let in: its key is not in ")
-        self.assertIn(f"ends in {key[1]}", serve.errors)
+        self.assertIn(f"in which {key[1]}", serve.errors)
         self.says(draft, "Its log tells if it does not let this program in")
         self.assertNotIn("is here", serve.errors)
         with open(ours / "allowed", "a") as f:

@@ -132,7 +132,7 @@ class Sessions(Case):
         run = self.start(*ENDLESS)
         run.signal(signal.SIGINT)
         self.assertEqual(run.end(), INTERRUPTED)
-        words = re.search(r"`tandem session resume ([0-9a-f]{16})' goes on", run.errors)
+        words = re.search(r"`tandem session resume ([0-9a-f]{16}) --ledger \S+' goes on", run.errors)
         self.assertTrue(words, run.errors)
         self.assertEqual(self.list()[0]["state"], "cancelled")
         _, after, rest = self.go_on(words[1], self.plain[GREEDY])

@@ -145,17 +145,25 @@ static void memory_is_within_each_group_above(void **state) {
   assert_int_equal(mem_left(root), 700000);
 }
 
+/* ulimit -v and -d */
 static void addresses_may_be_limited(void **state) {
   (void)state;
-  struct rlimit before, limit;
-  getrlimit(RLIMIT_AS, &before);
-  limit = before;
-  limit.rlim_cur = (rlim_t)1 << 46; /* more than a sanitizer maps */
-  in_root("mkdir -p proc/self; echo '1000 5 5' > proc/self/statm");
-  assert_int_equal(mem_left(root), SIZE_MAX);
-  assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
-  assert_int_equal(mem_left(root), ((size_t)1 << 46) - 1000 * (size_t)sysconf(_SC_PAGESIZE));
-  setrlimit(RLIMIT_AS, &before);
+  const size_t most = (size_t)1 << 46; /* more than a sanitizer maps */
+  const struct {
+    __rlimit_resource_t resource;
+    size_t left;
+  } limits[] = {{RLIMIT_AS, most - (4000 << 10)}, {RLIMIT_DATA, most - (900 << 10)}};
+  in_root("mkdir -p proc/self; printf 'VmSize:\t    4000 kB\nVmData:\t     900 kB\n' > proc/self/status");
+  for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+    struct rlimit before, limit;
+    assert_int_equal(mem_left(root), SIZE_MAX);
+    getrlimit(limits[i].resource, &before);
+    limit = before;
+    limit.rlim_cur = (rlim_t)most;
+    assert_int_equal(setrlimit(limits[i].resource, &limit), 0);
+    assert_int_equal(mem_left(root), limits[i].left);
+    setrlimit(limits[i].resource, &before);
+  }
 }
 
 static void this_machine_has_memory_left(void **state) {

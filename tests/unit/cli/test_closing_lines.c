@@ -144,6 +144,9 @@ static void test_what_a_resumed_answer_has_more_is_said(void **state) {
   assert_non_null(strstr(said, "tandem: 40 more tokens, 101 in all"));
   assert_non_null(strstr(said, "stopped at --max-tokens 40: -n raises it"));
   assert_non_null(strstr(said, "`tandem session resume 01234567 --max-tokens 40' goes on"));
+  lines_of(&a, (closing_lines_options){.kept = true, .same_limit = true, .ledger = "a.sqlite"});
+  assert_non_null(strstr(said, "stopped at its limit of 101 tokens"));
+  assert_non_null(strstr(said, "session resume 01234567 --max-tokens 40 --ledger a.sqlite' goes on"));
 }
 
 static void test_a_drawn_seed_and_details_are_said(void **state) {

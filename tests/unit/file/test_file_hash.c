@@ -11,6 +11,7 @@
 #include "common/base/user_folder.h"
 #include "tests/scratch.h"
 #include <limits.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 static const char content[] = "what all programs read";
@@ -182,8 +183,27 @@ static void test_a_mapped_file_has_its_stamp(void **state) {
 
 #define CASE(f) cmocka_unit_test_setup(f, set_up)
 
+/* A write through a mapping changes no stamp there. Such files lie in /dev/shm. */
+static void test_a_file_in_memory_has_no_stamp(void **state) {
+  (void)state;
+  char path[64];
+  err e;
+  mapped_file m;
+  int fd = memfd_create("model", MFD_CLOEXEC);
+  assert_true(fd >= 0);
+  assert_int_equal(write(fd, content, SIZE), SIZE);
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  assert_int_equal(mapped_file_open(&m, path, "the model file", &e), ERR_OK);
+  assert_true(m.size == SIZE && m.stamp.size == 0);
+  is_read(&m);
+  assert_false(is_recalled(&m));
+  mapped_file_close(&m);
+  close(fd);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      CASE(test_a_file_in_memory_has_no_stamp),
       CASE(test_what_was_read_is_remembered),
       CASE(test_a_file_that_was_changed_is_another_one),
       CASE(test_what_was_changed_just_now_is_not_remembered),

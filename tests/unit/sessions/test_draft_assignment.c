@@ -98,6 +98,25 @@ static void test_a_missing_draft_is_explained(void **state) {
   assert_string_equal(view(w).off_reason, "it was no model");
 }
 
+/* Whoever starts the drafts knows it: those that wait for one go on, and later ones do not wait. */
+static void test_in_lockstep_the_target_learns_that_no_draft_will_come(void **state) {
+  world *w = *state;
+  sessions_request r = request(true);
+  r.options.lockstep = true;
+  register_workers(w, TARGET, 0);
+  start_request(w, &r);
+  assert_true(opened(w, TARGET)->draft_expected);
+  rig_clear(&w->r);
+  sessions_explain_no_draft(w->o, "it was no model");
+  sessions_no_draft_comes(w->o, w->r.now, &w->r.out);
+  assert_false(opened(w, TARGET)->draft_expected);
+  assert_int_equal(w->epoch, 1);
+  assert_string_equal(view(w).off_reason, "it was no model");
+  rig_clear(&w->r);
+  start_request(w, &r);
+  assert_false(opened(w, TARGET)->draft_expected);
+}
+
 static void test_a_draft_that_has_not_answered_is_explained(void **state) {
   world *w = *state;
   register_workers(w, TARGET, DRAFT);
@@ -224,6 +243,7 @@ int main(void) {
       CASE(test_a_draft_is_dropped_when_the_session_moves_out_of_its_reach),
       CASE(test_equal_wildcards_of_two_hosts_are_two_targets),
       CASE(test_a_missing_draft_is_explained),
+      CASE(test_in_lockstep_the_target_learns_that_no_draft_will_come),
       CASE(test_a_draft_that_has_not_answered_is_explained),
       CASE(test_a_draft_that_has_not_arrived_is_explained),
       CASE(test_a_draft_that_refused_is_explained),

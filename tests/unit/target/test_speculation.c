@@ -244,6 +244,22 @@ static void test_a_step_before_any_forward_was_measured_says_nothing(void **stat
   assert_int_equal(s.policy.state, POLICY_NEW);
 }
 
+/* One step that was priced while something disturbed the machine does not speak for a long answer. */
+static void test_the_time_of_plain_steps_is_that_of_all_tokens(void **state) {
+  (void)state;
+  speculation_shared all = {.forward = {.steps = 1, .rows = 1, .quiet = true, .us = 1000}};
+  speculation s = {0};
+  speculation_stepped(&s, &all, 1, false); /* not measured */
+  assert_true(speculation_plain_us(&s) == 0);
+  cost_model_measured(&all.costs, 1, 0, 1000);
+  for (int32_t i = 0; i < 50; i++) speculation_stepped(&s, &all, 2, false);
+  assert_true(fabs(speculation_plain_us(&s) - 1000) < 0.01);
+  all.costs = (cost_model){0};
+  cost_model_measured(&all.costs, 1, 0, 100000);
+  speculation_stepped(&s, &all, 1, false);
+  assert_true(fabs(speculation_plain_us(&s) - (100 * 1000 + 100000) / 101.0) < 0.01);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_a_wait_in_vain_counts_against_the_draft),
@@ -258,6 +274,7 @@ int main(void) {
       CASE(test_a_draft_far_away_is_not_waited_for),
       CASE(test_rows_are_computed_again_for_what_they_win),
       CASE(test_a_step_before_any_forward_was_measured_says_nothing),
+      CASE(test_the_time_of_plain_steps_is_that_of_all_tokens),
       CASE(test_in_mid_answer_rows_are_paid_for_by_what_drafts_have_earned),
   };
   return run_over_both_caches(tests, sizeof tests / sizeof *tests);

@@ -324,12 +324,13 @@ static void test_nothing_is_kept_of_accepted_tokens_that_nobody_asks_for(void **
 /* Once there was a verify that it can be compared with. */
 static void test_who_asks_for_accepted_tokens_learns_what_a_plain_step_takes(void **state) {
   world *w = *state;
+  cost_model_measured(&target_speculation(w->t)->costs, 1, 0, 1500);
   const msg_tokens *t = after_a_verify_of_two(w, true);
-  double plain_us = held(w, S)->speculation.plain_us;
+  double plain_us = speculation_plain_us(&held(w, S)->speculation);
   assert_true(plain_us >= 1);
   assert_int_equal(t->plain_us, (uint32_t)(plain_us + 0.5));
   assert_int_equal(rig_only(&w->r, DRAFT, MSG_TOKENS)->u.tokens.plain_us, 0);
-  held(w, S)->speculation.plain_us = 1e12; /* more than the field holds */
+  held(w, S)->speculation.instead_us = 1e12; /* more than the field holds */
   rig_clear(&w->r);
   rig_say(&w->r, ORCH, resend_message(SELF, S, 1, PROMPT_LENGTH));
   assert_int_equal(rig_only(&w->r, ORCH, MSG_TOKENS)->u.tokens.plain_us, UINT32_MAX);
@@ -337,8 +338,16 @@ static void test_who_asks_for_accepted_tokens_learns_what_a_plain_step_takes(voi
 
 static void test_who_does_not_ask_for_accepted_tokens_is_not_told_of_plain_steps(void **state) {
   world *w = *state;
+  cost_model_measured(&target_speculation(w->t)->costs, 1, 0, 1500);
   assert_int_equal(after_a_verify_of_two(w, false)->plain_us, 0);
-  assert_true(held(w, S)->speculation.plain_us >= 1);
+  assert_true(speculation_plain_us(&held(w, S)->speculation) >= 1);
+}
+
+/* What it takes was guessed from wider ones: that is nothing to compare with. */
+static void test_plain_steps_that_were_never_measured_are_not_told(void **state) {
+  world *w = *state;
+  assert_int_equal(after_a_verify_of_two(w, true)->plain_us, 0);
+  assert_true(held(w, S)->speculation.plain_us > 0);
 }
 
 static void test_plain_steps_alone_are_compared_with_nothing(void **state) {
@@ -348,7 +357,7 @@ static void test_plain_steps_alone_are_compared_with_nothing(void **state) {
   say_and_open(w, m);
   prefill(w);
   assert_int_equal(play(w, 1), 1);
-  assert_true(held(w, S)->stats.plain_steps == 1 && held(w, S)->speculation.plain_us >= 1);
+  assert_true(held(w, S)->stats.plain_steps == 1 && speculation_plain_us(&held(w, S)->speculation) >= 1);
   const msg_tokens *t = &rig_only(&w->r, ORCH, MSG_TOKENS)->u.tokens;
   assert_true(t->accepted_size == 1 && t->plain_us == 0);
 }
@@ -435,6 +444,7 @@ int main(void) {
       CASE(test_nothing_is_kept_of_accepted_tokens_that_nobody_asks_for),
       CASE(test_who_asks_for_accepted_tokens_learns_what_a_plain_step_takes),
       CASE(test_who_does_not_ask_for_accepted_tokens_is_not_told_of_plain_steps),
+      CASE(test_plain_steps_that_were_never_measured_are_not_told),
       CASE(test_plain_steps_alone_are_compared_with_nothing),
       CASE(test_a_draft_rewinds_nothing),
       CASE(test_tokens_that_no_message_holds_are_sent_in_several),

@@ -287,6 +287,7 @@ static void check_line_ends(const char *name, const char *template, const char *
   const json_t *one;
   size_t i;
   err e;
+  gb_put(&text, "\xef\xbb\xbf", 3); /* a byte order mark, as editors on Windows write it */
   for (const char *p = template; *p; p++)
     if (*p == '\n')
       gb_put(&text, line_end, strlen(line_end));

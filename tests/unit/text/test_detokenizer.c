@@ -243,8 +243,7 @@ static void test_stops(void **state) {
       {{"lo<|im_end|>"}, {HELLO, 2}, "hel", true, 1},          /* and text before it */
       {{"lo<|im_end|>", "<|im_end|>"}, {HELLO, 2}, "hel", true, 1},
       {{"lo<|im_end|>"}, {HELLO, B + '!', 2}, "hello!", false, 3},
-      {{"lo<|im_end|>x"}, {HELLO, 2, B + 'x'}, "hellox", false, 3}, /* it cannot go on behind one */
-      {{"im_end"}, {HELLO, 2}, "hello", false, 2},                  /* a part of its spelling is no text */
+      {{"im_end"}, {HELLO, 2}, "hello", false, 2},  /* a part of its spelling is no text */
       {{"<|im_end|>"}, {B + 0xc3, 2}, "", true, 0}, /* inside a character, which is never whole */
   };
   tokenizer *t = open_small();
@@ -279,16 +278,17 @@ static void test_stops(void **state) {
 static void test_refuses_bad_stops(void **state) {
   (void)state;
   char long_text[DETOKENIZER_STOP_BYTES_MAX + 2];
-  const char *many[DETOKENIZER_STOP_MAX + 1], *bad[] = {"", "\xff", "\xe2\x82", long_text};
+  const char *many[DETOKENIZER_STOP_MAX + 1], *bad[] = {"", "\xff", "\xe2\x82", long_text, "lo<|im_end|>x"};
   tokenizer *t = open_small();
   detokenizer *d;
   err e;
   memset(long_text, 'x', sizeof long_text);
   long_text[sizeof long_text - 1] = 0;
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < 5; i++) {
     assert_int_equal(detokenizer_alloc(&d, t, &bad[i], 1, true, true, &e), ERR_ARG);
     assert_null(d);
   }
+  assert_non_null(strstr(e.text, "special token <|im_end|>"));
   long_text[DETOKENIZER_STOP_BYTES_MAX] = 0;
   for (int i = 0; i <= DETOKENIZER_STOP_MAX; i++) many[i] = long_text;
   assert_int_equal(detokenizer_alloc(&d, t, many, DETOKENIZER_STOP_MAX + 1, true, true, &e), ERR_ARG);

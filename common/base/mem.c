@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #define ALIGNMENT 64
 #define HUGE_PAGE ((size_t)2 << 20)
@@ -108,8 +107,7 @@ static size_t group_left(const char *root) {
 
 static size_t limit_left(int resource, const char *root, const char *counted) {
   struct rlimit limit;
-  if (getrlimit((__rlimit_resource_t)resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-    return SIZE_MAX;
+  if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
   long long kib = read_line(root, "/proc/self/status", counted);
   size_t used = kib > 0 ? (size_t)kib << 10 : 0;
   return used < limit.rlim_cur ? (size_t)limit.rlim_cur - used : 0;

@@ -218,11 +218,8 @@ static void tell_stats(const chat *c) {
        (unsigned long long)t->drafted);
   int64_t used = c->said.count ? count_tokens((void *)c, c->said.messages, c->said.count) : 0;
   int32_t context = c->flags->request.context;
-  note(c, "%lld of the context's %d tokens are used",
-       (long long)(used > context ? context
-                   : used > 0     ? used
-                                  : 0),
-       context);
+  if (used > context) used = context; /* with what the template puts before the next answer */
+  note(c, "%lld of the context's %d tokens are used", (long long)(used > 0 ? used : 0), context);
 }
 
 /* What changes nothing of the conversation, so that it may be asked for at any time. False: it is another

@@ -392,9 +392,14 @@ static uint64_t us_until(const completion *c, uint64_t until_us) {
   return c->first_token_us && until_us > c->first_token_us ? until_us - c->first_token_us : 0;
 }
 
+/* Tokens of the answer that an earlier run gave. */
+static int32_t tokens_before(const completion *c) {
+  return c->resume ? c->resume->length - c->resume->prompt_length : 0;
+}
+
 /* A stop string that is whole only now may take back some of what an earlier run gave. */
 int32_t completion_fresh_tokens(const completion *c) {
-  int32_t before = c->resume ? c->resume->length - c->resume->prompt_length : 0;
+  int32_t before = tokens_before(c);
   return c->count > before ? c->count - before : 0;
 }
 
@@ -411,8 +416,7 @@ double completion_tokens_per_second(const completion *c) {
 }
 
 double completion_speed_now(const completion *c, uint64_t now_us) {
-  int32_t before = c->resume ? c->resume->length - c->resume->prompt_length : 0;
-  return completion_speed(before + c->fresh - c->first_count, us_until(c, now_us));
+  return completion_speed(tokens_before(c) + c->fresh - c->first_count, us_until(c, now_us));
 }
 
 double completion_gain(double speed, double plain) {

@@ -13,7 +13,7 @@ struct ledger_choice {
   ledger ledger;
   bool is_file, is_named;
   const logger *log;
-  char path[PATH_MAX]; /* of the file, which had these when it was opened */
+  char path[PATH_MAX]; /* of the file, which had these when it was opened; "": that is not known */
   dev_t device;
   ino_t number;
   uv_async_t logged;
@@ -47,7 +47,10 @@ static void on_second(uv_timer_t *timer) {
 
 static void note_file(ledger_choice *c, const char *path) {
   struct stat s;
-  if (!realpath(path, c->path) || stat(c->path, &s) != 0) return;
+  if (!realpath(path, c->path) || stat(c->path, &s) != 0) {
+    c->path[0] = 0;
+    return;
+  }
   c->device = s.st_dev;
   c->number = s.st_ino;
 }
@@ -55,7 +58,7 @@ static void note_file(ledger_choice *c, const char *path) {
 /* Somebody has removed, replaced or emptied it, while we write to what nobody will find. */
 static bool is_lost(const ledger_choice *c) {
   struct stat s;
-  return c->is_file &&
+  return c->path[0] &&
          (stat(c->path, &s) != 0 || s.st_dev != c->device || s.st_ino != c->number || !s.st_size);
 }
 

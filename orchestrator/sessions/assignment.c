@@ -63,13 +63,14 @@ bool assignment_lockstep_alone(const client_step *c, const client_session *s) {
 
 void assignment_open_target(client_step *c, client_session *s) {
   msg m = client_message(c, s->target.peer, MSG_OPEN, s);
+  bool alone = assignment_lockstep_alone(c, s);
   fill_open(c, s, &s->target, &m);
-  if (assignment_lockstep_alone(c, s) && !s->draft_note[0])
+  if (alone && !s->draft_note[0])
     snprintf(s->draft_note, sizeof s->draft_note, "%s",
              c->all->no_draft ? c->all->no_draft : "no draft came");
   if (m.u.open.options.context == 0)
     m.u.open.options.context = client_worker_hello(c, s->target.peer)->context_max;
-  m.u.open.draft_expected = s->want_draft && !assignment_lockstep_alone(c, s);
+  m.u.open.draft_expected = s->want_draft && !alone;
   m.u.open.accepted_wanted = s->want_accepted && roster_version(&c->all->roster, s->target.peer) >= 3;
   s->target.sent_us = c->now;
   if (!s->ticket_owed) s->target.opened = false;

@@ -150,7 +150,7 @@ static void addresses_may_be_limited(void **state) {
   (void)state;
   const size_t most = (size_t)1 << 46; /* more than a sanitizer maps */
   const struct {
-    __rlimit_resource_t resource;
+    int resource;
     size_t left;
   } limits[] = {{RLIMIT_AS, most - (4000 << 10)}, {RLIMIT_DATA, most - (900 << 10)}};
   in_root("mkdir -p proc/self; printf 'VmSize:\t    4000 kB\nVmData:\t     900 kB\n' > proc/self/status");

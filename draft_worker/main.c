@@ -113,7 +113,7 @@ static int open_host(program *p, wire_id self, err *e) {
                                  .log = &p->log};
   int rc = endpoint_check(p->arguments.worker.orchestrator, e);
   if (rc == ERR_OK) rc = engine_host_open(&p->host, &o, e);
-  return rc;
+  return rc ? rc : transport_check_call(engine_host_transport(p->host), p->arguments.worker.orchestrator, e);
 }
 
 static int exit_of(int rc) {

@@ -108,6 +108,8 @@ static int open_host(program *p, wire_id self, err *e) {
                                  .log = &p->log};
   int rc = engine_host_open(&p->host, &o, e);
   if (rc == ERR_OK) rc = endpoint_check(p->arguments.worker.orchestrator, e);
+  if (rc == ERR_OK)
+    rc = transport_check_call(engine_host_transport(p->host), p->arguments.worker.orchestrator, e);
   return rc ? rc : open_endpoint(p, e);
 }
 

@@ -83,6 +83,10 @@ bool endpoint_is_tcp(const char *endpoint) {
   return starts(endpoint, TCP);
 }
 
+const char *endpoint_path(const char *endpoint) {
+  return starts(endpoint, IPC) && !starts(endpoint, IPC "@") ? endpoint + strlen(IPC) : NULL;
+}
+
 /* --- names --- */
 
 static bool is_number(const char *host) {
@@ -94,53 +98,55 @@ static bool is_number(const char *host) {
   return inet_pton(AF_INET, host, &v4) == 1 || inet_pton(AF_INET6, plain, &v6) == 1;
 }
 
-/* The first address of a name, IPv4 if it has one, as a number to out[INET6_ADDRSTRLEN]; or UNKNOWN, and why.
- */
-static endpoint_family look_up(const char *host, char *out, const char **why) {
-  static const int families[] = {AF_INET, AF_INET6};
-  const struct addrinfo want = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
-  struct addrinfo *list = NULL;
-  endpoint_family found = ENDPOINT_UNKNOWN;
-  int code = getaddrinfo(host, NULL, &want, &list);
-  *why = code ? gai_strerror(code) : "it has neither an IPv4 nor an IPv6 address";
-  for (int i = 0; i < 2 && code == 0; i++)
-    for (const struct addrinfo *a = list; a && found == ENDPOINT_UNKNOWN; a = a->ai_next)
-      if (a->ai_family == families[i] &&
-          getnameinfo(a->ai_addr, a->ai_addrlen, out, ENDPOINT_MAX, NULL, 0, NI_NUMERICHOST) == 0)
-        found = i ? ENDPOINT_IPV6 : ENDPOINT_IPV4;
-  if (code == 0) freeaddrinfo(list);
-  return found;
-}
-
 bool endpoint_has_name(const char *endpoint) {
   char host[ENDPOINT_MAX];
   const char *port;
   return endpoint_split(endpoint, host, &port) && !is_number(host) && strcmp(host, "*") != 0;
 }
 
-endpoint_family endpoint_family_of(const char *endpoint) {
-  char host[ENDPOINT_MAX], number[ENDPOINT_MAX];
-  const char *port, *why;
-  if (!endpoint_has_name(endpoint)) return starts(endpoint, TCP "[") ? ENDPOINT_IPV6 : ENDPOINT_IPV4;
+bool endpoint_is_ipv6(const char *endpoint) {
+  return starts(endpoint, TCP "[");
+}
+
+static void add_numbers(endpoint_numbers *out, const struct addrinfo *list, int family, const char *port) {
+  char number[ENDPOINT_MAX - 32];
+  for (const struct addrinfo *a = list; a && out->count < ENDPOINT_NUMBERS_MAX; a = a->ai_next)
+    if (a->ai_family == family &&
+        getnameinfo(a->ai_addr, a->ai_addrlen, number, sizeof number, NULL, 0, NI_NUMERICHOST) == 0)
+      snprintf(out->list[out->count++], ENDPOINT_MAX, family == AF_INET6 ? TCP "[%s]:%.*s" : TCP "%s:%.*s",
+               number, (int)strcspn(port, "#"), port);
+}
+
+void endpoint_look_up(const char *endpoint, endpoint_numbers *out) {
+  const struct addrinfo want = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  struct addrinfo *list = NULL;
+  char host[ENDPOINT_MAX];
+  const char *port;
   endpoint_split(endpoint, host, &port);
-  return look_up(host, number, &why);
+  int code = getaddrinfo(host, NULL, &want, &list);
+  out->count = 0;
+  out->why = code ? gai_strerror(code) : "it has neither an IPv4 nor an IPv6 address";
+  if (code) return;
+  add_numbers(out, list, AF_INET, port);
+  add_numbers(out, list, AF_INET6, port);
+  freeaddrinfo(list);
 }
 
 /* The endpoint with a number in place of its name; a network interface's name stays. */
 static int bind_by_number(const char *endpoint, char *out, err *e) {
-  char host[ENDPOINT_MAX], number[ENDPOINT_MAX];
-  const char *port, *why;
+  char host[ENDPOINT_MAX];
+  const char *port;
+  endpoint_numbers found;
   if (!endpoint_has_name(endpoint)) return ERR_OK;
+  endpoint_look_up(endpoint, &found);
   endpoint_split(endpoint, host, &port);
-  endpoint_family family = look_up(host, number, &why);
-  if (family != ENDPOINT_UNKNOWN)
-    snprintf(out, ENDPOINT_MAX, family == ENDPOINT_IPV6 ? TCP "[%.*s]:%.8s" : TCP "%.*s:%.8s",
-             ENDPOINT_MAX - 32, number, port);
+  if (found.count > 0)
+    memcpy(out, found.list[0], ENDPOINT_MAX);
   else if (if_nametoindex(host) == 0)
     return err_set(
         e, ERR_ARG,
         "endpoint \"%s\": no address of %s is known (%s): give an address of this machine, or * for all",
-        endpoint, host, why);
+        endpoint, host, found.why);
   return ERR_OK;
 }
 

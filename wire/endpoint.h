@@ -27,13 +27,21 @@ void endpoint_add_key(char *endpoint, const key_bytes *key);
 int endpoint_check_bind(const char *endpoint, bool allow_plaintext, char *out, err *e);
 
 bool endpoint_is_tcp(const char *endpoint);
+const char *endpoint_path(const char *endpoint); /* the file of an ipc endpoint; NULL: it has none */
 
-/* What the host of a tcp endpoint is. Names are looked up, which may take as long as the system's resolver
- * does; of those that have both kinds of address it is IPv4, and of those that have none UNKNOWN. An ipc
- * endpoint is IPv4. */
-typedef enum { ENDPOINT_IPV4, ENDPOINT_IPV6, ENDPOINT_UNKNOWN } endpoint_family;
-endpoint_family endpoint_family_of(const char *endpoint);
+bool endpoint_is_ipv6(const char *endpoint);  /* its host is an IPv6 address, in brackets */
 bool endpoint_has_name(const char *endpoint); /* its host is a name, no number and no star */
+
+/* The addresses of a name, as endpoints with numbers and without a key: those of IPv4 first, each kind in the
+ * resolver's order. */
+#define ENDPOINT_NUMBERS_MAX 16
+typedef struct endpoint_numbers {
+  int count;       /* 0: there is none, */
+  const char *why; /* and why; static */
+  char list[ENDPOINT_NUMBERS_MAX][ENDPOINT_MAX];
+} endpoint_numbers;
+/* Asks the system's resolver, which may take as long as it likes, for an endpoint that endpoint_has_name. */
+void endpoint_look_up(const char *endpoint, endpoint_numbers *out);
 
 /* Copies HOST of tcp://HOST:PORT, without brackets, to host[ENDPOINT_MAX] and points *port at PORT. False:
  * the endpoint has no host and port. */

@@ -64,8 +64,16 @@ int target_endpoint_resolve(const char *endpoint, const wire_location *target, c
   return ERR_OK;
 }
 
+/* A name's first address tells. */
+static bool leads_to_ipv6(const char *endpoint) {
+  endpoint_numbers found;
+  if (!endpoint_has_name(endpoint)) return endpoint_is_ipv6(endpoint);
+  endpoint_look_up(endpoint, &found);
+  return found.count > 0 && endpoint_is_ipv6(found.list[0]);
+}
+
 void target_endpoint_to_bind(const char *orchestrator, int64_t process, char *out) {
-  bool v6 = endpoint_family_of(orchestrator) == ENDPOINT_IPV6;
+  bool v6 = leads_to_ipv6(orchestrator);
   if (!endpoint_is_tcp(orchestrator))
     snprintf(out, ENDPOINT_MAX, "%s.target-%" PRId64, orchestrator, process);
   else if (!endpoint_leads_elsewhere(orchestrator))

@@ -9,6 +9,7 @@
 #include "wire/peer_table.h"
 #include "wire/location.h"
 #include "wire/means.h"
+#include "wire/name_lookup.h"
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -45,7 +46,8 @@
 #define TRANSPORT_HANDSHAKE_MS   2000
 #define TRANSPORT_RECONNECT_MS   50
 #define TRANSPORT_RECONNECT_MAX  2000
-#define TRANSPORT_CALL_AGAIN_US  10000000 /* a call that did not come through for so long is made anew */
+#define TRANSPORT_CALL_AGAIN_US  10000000 /* a call that did not come through for so long is made anew, */
+#define TRANSPORT_NEXT_US        3000000 /* to the next address of a name: longer than a handshake may take */
 #define TRANSPORT_TCP_LOST_MS    3000 /* bytes that nobody takes for so long: the connection is made anew */
 #define TRANSPORT_TCP_IDLE_S     10   /* and one that was silent for so long is asked, */
 #define TRANSPORT_TCP_ASK_S      3    /* so often, */
@@ -81,7 +83,11 @@ typedef struct channel {
   codec_buffer hello;         /* of a DEALER: waits for the connection; size 0: none */
   uint64_t called_us;         /* of a DEALER: when it was called last, or was connected */
   char address[ENDPOINT_MAX]; /* of a DEALER: whom it calls */
-  bool ipv6;                  /* how it looks the name in there up */
+  char called[ENDPOINT_MAX];  /* of a DEALER: the same, a name's address in place of the name; "": none yet */
+  bool answered;              /* of a DEALER: somebody there has answered since it was called */
+  name_lookup *names;         /* of a DEALER that calls a name: the lookup, or its answer; NULL: none */
+  int turn;                   /* which of the name's addresses is called */
+  bool logged;                /* that the name has none */
   struct channel *next;
 } channel;
 
@@ -90,17 +96,20 @@ struct transport {
   transport_options options;
   void *context;
   channel *channels;
-  watch *watch;     /* of the ROUTER; NULL: none is bound */
-  curve_gate *gate; /* of the ROUTER; NULL: it asks for no keys */
-  keys *keys;       /* NULL: not read yet */
+  watch *watch;                 /* of the ROUTER; NULL: none is bound */
+  struct stat file;             /* of the ROUTER's ipc endpoint, ... */
+  char file_path[ENDPOINT_MAX]; /* ... which lies here; "": it has none */
+  curve_gate *gate;             /* of the ROUTER; NULL: it asks for no keys */
+  keys *keys;                   /* NULL: not read yet */
   peer_table peers;
   log_limit refusals;
   size_t frame_size; /* of the frame that is being taken */
   codec_buffer out;
   arena in;
   uv_prepare_t prepare;
-  uv_idle_t idle; /* active: the loop does not sleep, a socket still holds messages */
-  int handles;    /* of uv, not yet closed */
+  uv_idle_t idle;       /* active: the loop does not sleep, a socket still holds messages */
+  uv_async_t looked_up; /* sent when a name's addresses are there */
+  int handles;          /* of uv, not yet closed */
   transport_counters counters;
   uint64_t active, active_us; /* messages at the last look for news, and when there were more than before */
 };
@@ -193,6 +202,8 @@ static void on_poll_closed(uv_handle_t *h) {
 static void channel_close(channel *c) {
   if (!c->socket) return;
   uv_close((uv_handle_t *)&c->poll, on_poll_closed); /* takes the descriptor out of the loop at once */
+  name_lookup_drop(c->names);
+  c->names = NULL;
   zmq_close(c->socket);
   c->socket = NULL;
 }
@@ -379,15 +390,26 @@ static int key_of(transport *t, const char *endpoint, key_bytes *out, unsigned *
                  ENDPOINT_PLAIN(endpoint), keys_allowed_path(t->keys), hex);
 }
 
+/* The key of whom this program would call; *needed false: the call goes without. */
+static int find_key(transport *t, const char *endpoint, bool *needed, key_bytes *out, unsigned *roles,
+                    err *e) {
+  *needed = endpoint_is_tcp(endpoint) && (!t->options.allow_plaintext || endpoint_key(endpoint));
+  int code = *needed ? open_keys(t, e) : ERR_OK;
+  return *needed && code == ERR_OK ? key_of(t, endpoint, out, roles, e) : code;
+}
+
+int transport_check_call(transport *t, const char *endpoint, err *e) {
+  key_bytes server;
+  unsigned roles;
+  bool needed;
+  return find_key(t, endpoint, &needed, &server, &roles, e);
+}
+
 static int protect_call(channel *c, const char *endpoint, err *e) {
   transport *t = c->owner;
   key_bytes server;
-  if (!endpoint_is_tcp(endpoint) || (t->options.allow_plaintext && !endpoint_key(endpoint))) return ERR_OK;
-  int code = open_keys(t, e);
-  if (code == ERR_OK) code = key_of(t, endpoint, &server, &c->roles, e);
-  if (code != ERR_OK) return code;
-  c->keyed = true;
-  if (curve_protect_call(c->socket, t->keys, &server)) return ERR_OK;
+  int code = find_key(t, endpoint, &c->keyed, &server, &c->roles, e);
+  if (code != ERR_OK || !c->keyed || curve_protect_call(c->socket, t->keys, &server)) return code;
   return err_set(e, ERR_IO, "cannot use keys with %.*s: %s", ENDPOINT_PLAIN(endpoint),
                  zmq_strerror(zmq_errno()));
 }
@@ -439,19 +461,72 @@ static bool channel_send(channel *c, const peer *to, const codec_buffer *frame) 
   return true;
 }
 
+static void hang_up(channel *c) {
+  if (c->called[0]) zmq_disconnect(c->socket, c->called);
+}
+
+static bool dial(channel *c) {
+  c->called_us = now_of(c->owner);
+  c->answered = false;
+  return set_options(c->socket, &(socket_option){ZMQ_IPV6, endpoint_is_ipv6(c->called)}, 1) &&
+         zmq_connect(c->socket, c->called) == 0;
+}
+
+/* Calls an address in place of the one that was called. */
+static bool call(channel *c, const char *address) {
+  hang_up(c);
+  snprintf(c->called, sizeof c->called, "%s", address);
+  return dial(c);
+}
+
+static void look_up(channel *c) {
+  name_lookup_drop(c->names);
+  c->turn = 0;
+  c->called_us = now_of(c->owner);
+  c->names = name_lookup_start(c->address, &c->owner->looked_up);
+}
+
+/* The next address of the name; after the last one it is looked up again. */
+static void call_name(channel *c) {
+  const endpoint_numbers *found = c->names ? name_lookup_answer(c->names) : NULL;
+  if (found && c->turn < found->count)
+    call(c, found->list[c->turn++]);
+  else if (found || !c->names)
+    look_up(c);
+}
+
 /* ZeroMQ gives an address up for ever when the program there has refused the handshake: it had no key, or
- * asked for one where we have none. It may be another program now. A name is tried with its addresses of
- * either kind in turn: a listener may be at one alone. */
+ * asked for one where we have none. It may be another program now. A name's addresses are called in turn, as
+ * a listener may be at one alone; where somebody has answered, the same once more. */
 static void call_again(channel *c) {
-  uint64_t now = now_of(c->owner);
-  if (now - c->called_us < TRANSPORT_CALL_AGAIN_US) return;
-  c->called_us = now;
-  zmq_disconnect(c->socket, c->address);
-  if (endpoint_has_name(c->address)) {
-    c->ipv6 = !c->ipv6;
-    set_options(c->socket, &(socket_option){ZMQ_IPV6, c->ipv6}, 1);
+  bool name = endpoint_has_name(c->address);
+  if (now_of(c->owner) - c->called_us < (name ? TRANSPORT_NEXT_US : TRANSPORT_CALL_AGAIN_US)) return;
+  if (name && !c->answered) {
+    call_name(c);
+  } else {
+    hang_up(c);
+    dial(c);
   }
-  zmq_connect(c->socket, c->address);
+}
+
+/* The answer of a lookup that nothing was called with yet. */
+static void take_names(channel *c) {
+  const endpoint_numbers *found = c->names && c->turn == 0 ? name_lookup_answer(c->names) : NULL;
+  if (!found) return;
+  if (found->count > 0) {
+    call_name(c);
+  } else if (!c->logged) {
+    c->logged = true;
+    log_line(c->owner->options.log, LOG_WARNING,
+             "no address of the host in %s is known (%s): it is looked up again until there is one",
+             c->address, found->why);
+  }
+}
+
+static void on_looked_up(uv_async_t *async) {
+  transport *t = async->data;
+  for (channel *c = t->channels; c; c = c->next)
+    if (c->socket) take_names(c);
 }
 
 /* The first message is sent before the connection is up: it waits here, so that nobody waits for its
@@ -643,6 +718,7 @@ static bool channel_receive(channel *c) {
     got = got == TAKE_PART ? part_receive(c, &part) : TAKE_NONE;
   } else if (any) {
     from = peer_table_find(&t->peers, c->peer);
+    c->answered = true;
   }
   if (got == TAKE_LAST && from) take_frame(t, from, &part);
   if (any && got != TAKE_LAST) {
@@ -706,28 +782,50 @@ static void on_prepare(uv_prepare_t *prepare) {
 
 /* --- life --- */
 
+static int open_parts(transport *t, uv_loop_t *loop) {
+  if (peer_table_init(&t->peers) != ERR_OK) return ERR_NOMEM;
+  if ((t->context = zmq_ctx_new()) && uv_async_init(loop, &t->looked_up, on_looked_up) == 0) return ERR_OK;
+  if (t->context) zmq_ctx_term(t->context);
+  peer_table_fini(&t->peers);
+  return ERR_NOMEM;
+}
+
 int transport_open(transport **out, uv_loop_t *loop, const transport_options *o, err *e) {
   int code = means_check(e);
   if (code) return code;
   transport *t = calloc(1, sizeof *t);
-  if (!t || peer_table_init(&t->peers) != ERR_OK || !(t->context = zmq_ctx_new())) {
-    if (t) peer_table_fini(&t->peers);
+  if (!t || open_parts(t, loop) != ERR_OK) {
     free(t);
-    return err_set(e, ERR_NOMEM, "out of memory for the transport");
+    return err_set(e, ERR_NOMEM, "out of memory or descriptors for the transport");
   }
   t->loop = loop;
   t->options = *o;
   if (!o->clock) t->options.clock = clock_us;
   arena_init(&t->in, CODEC_ARENA_MAX);
-  t->prepare.data = t->idle.data = t;
+  t->prepare.data = t->idle.data = t->looked_up.data = t;
   uv_prepare_init(loop, &t->prepare);
   uv_idle_init(loop, &t->idle);
   uv_prepare_start(&t->prepare, on_prepare);
   uv_unref((uv_handle_t *)&t->prepare); /* sockets alone keep the loop alive */
   uv_unref((uv_handle_t *)&t->idle);
-  t->handles = 2;
+  uv_unref((uv_handle_t *)&t->looked_up);
+  t->handles = 3;
   *out = t;
   return ERR_OK;
+}
+
+/* ZeroMQ leaves it behind. */
+static void note_file(transport *t, const char *bound) {
+  const char *path = endpoint_path(bound);
+  if (path && stat(path, &t->file) == 0) snprintf(t->file_path, sizeof t->file_path, "%s", path);
+}
+
+/* While it is still ours: later, another program may have taken its place. */
+static void remove_file(transport *t) {
+  struct stat now;
+  bool own = t->file_path[0] && stat(t->file_path, &now) == 0 && now.st_dev == t->file.st_dev &&
+             now.st_ino == t->file.st_ino;
+  if (own) unlink(t->file_path);
 }
 
 static void on_closed(uv_handle_t *h) {
@@ -738,7 +836,9 @@ void transport_close(transport *t) {
   if (!t) return;
   uv_close((uv_handle_t *)&t->prepare, on_closed);
   uv_close((uv_handle_t *)&t->idle, on_closed);
+  uv_close((uv_handle_t *)&t->looked_up, on_closed);
   watch_close(t);
+  remove_file(t);
   for (channel *c = t->channels; c; c = c->next) channel_close(c);
   curve_gate_close(t->gate);
   keys_close(t->keys);
@@ -777,7 +877,7 @@ int transport_bind(transport *t, const char *endpoint, char *bound, size_t bound
   char address[ENDPOINT_MAX];
   int code = endpoint_check_bind(endpoint, t->options.allow_plaintext, address, e);
   if (code != ERR_OK) return code;
-  channel *c = channel_open(t, true, endpoint_family_of(address) == ENDPOINT_IPV6, e);
+  channel *c = channel_open(t, true, endpoint_is_ipv6(address), e);
   if (!c) return ERR_IO;
   if (!watch_open(t, c->socket))
     code = err_set(e, ERR_IO, "cannot watch endpoint %s: is the limit of open files (ulimit -n) too low?",
@@ -787,6 +887,7 @@ int transport_bind(transport *t, const char *endpoint, char *bound, size_t bound
   else if (code == ERR_OK && zmq_getsockopt(c->socket, ZMQ_LAST_ENDPOINT, bound, &bound_size) != 0)
     code = err_set(e, ERR_ARG, "no room for the address of %s", endpoint);
   if (code == ERR_OK) {
+    note_file(t, bound);
     watch_drain(t->watch); /* which descriptor listens */
     return ERR_OK;
   }
@@ -805,22 +906,17 @@ static int call_size(const char *endpoint) {
 
 peer_id transport_connect(transport *t, const char *endpoint, err *e) {
   if (endpoint_check(endpoint, e) != ERR_OK) return 0;
-  endpoint_family family = endpoint_family_of(endpoint);
-  if (family == ENDPOINT_UNKNOWN)
-    log_line(t->options.log, LOG_WARNING,
-             "no address of the host in %.*s is known: it is looked up again until there is one",
-             ENDPOINT_PLAIN(endpoint));
-  channel *c = channel_open(t, false, family == ENDPOINT_IPV6, e);
+  channel *c = channel_open(t, false, endpoint_is_ipv6(endpoint), e);
   if (!c) return 0;
-  c->ipv6 = family == ENDPOINT_IPV6;
   if (protect_call(c, endpoint, e) != ERR_OK) {
     channel_close(c);
     return 0;
   }
   snprintf(c->address, sizeof c->address, "%.*s", call_size(endpoint), endpoint);
-  c->called_us = now_of(t);
   peer *made = peer_table_pin(&t->peers, c);
-  if (made && zmq_connect(c->socket, c->address) == 0) return c->peer = made->id;
+  bool name = endpoint_has_name(c->address);
+  if (made && name) look_up(c);
+  if (made && (name || call(c, c->address))) return c->peer = made->id;
   if (made) {
     err_set(e, ERR_ARG, "cannot connect to %s: %s; check the address", c->address, zmq_strerror(zmq_errno()));
     peer_table_remove(&t->peers, made);

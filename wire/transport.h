@@ -48,6 +48,9 @@ int transport_bind(transport *t, const char *endpoint, char *bound, size_t bound
  * that asks for keys. */
 void transport_add_key(const transport *t, char *endpoint);
 
+/* Whether there is a key for whom this program would call at a checked endpoint, or none is needed; else what
+ * transport_connect would say. */
+int transport_check_call(transport *t, const char *endpoint, err *e);
 /* Makes a DEALER of its own for that address. A tcp address without the key of who listens there is that of
  * the only orchestrator that is allowed. Returns at once, while ZeroMQ connects in the background. 0 and *e:
  * the address is malformed, or there is no key for it. */

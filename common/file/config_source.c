@@ -13,8 +13,8 @@ static bool is_rope(const char *key) {
 static int set_architecture(config_source *s, const char *key, config_value v, err *e) {
   char text[PRINTABLE_TEXT_MAX];
   if (v.kind != CONFIG_TEXT)
-    return err_set(e, ERR_FORMAT,
-                   "the model file's %s is missing: convert the model again or use another file", key);
+    return err_set(e, ERR_FORMAT, "the model file's %s is %s: convert the model again or use another file",
+                   key, v.kind == CONFIG_MISSING ? "missing" : "no text");
   snprintf(s->architecture, sizeof s->architecture, "%s", printable_text(text, v.text, v.size));
   return ERR_OK;
 }

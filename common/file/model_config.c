@@ -238,7 +238,9 @@ static int derive_heads(model_config *c, const config_source *s, const architect
                        e);
     c->head_dim = c->embed / c->heads;
   }
-  if (value_length.kind != CONFIG_MISSING && value_length.number != c->head_dim)
+  if (value_length.kind != CONFIG_MISSING && value_length.kind != CONFIG_NUMBER)
+    return bad_value(s, "attention.value_length", "is no number", e);
+  if (value_length.kind == CONFIG_NUMBER && value_length.number != c->head_dim)
     return err_set(e, ERR_UNSUPPORTED,
                    "the model's keys and values differ in length, which is not built here");
   if (!c->rope_dim) c->rope_dim = c->head_dim;

@@ -55,6 +55,7 @@ struct model_file {
   const gguf_tensor **tensors; /* [FIRST_OF_LAYER + layers * LAYER_ROLES] */
   int32_t used;                /* of the file's tensors: those that have a role */
   int32_t stops[MODEL_STOPS_MAX], stop_count;
+  char doubt[120];          /* what config.json says that cannot be meant; "": nothing */
   hash16 configuration;     /* of a folder: its JSON */
   char tokenizer[PATH_MAX]; /* of a folder; "": none */
 };
@@ -298,6 +299,13 @@ static int read_json(model_file *f, const char *folder, const char *name, bool n
   return rc;
 }
 
+static void add_json_stop(model_file *f, int64_t id) {
+  add_stop(f, id);
+  if ((id < 0 || id >= f->config.vocab) && !f->doubt[0])
+    snprintf(f->doubt, sizeof f->doubt, "the model's eos_token_id %lld is no token: it counts as none",
+             (long long)id);
+}
+
 /* One id, or a list of them; generation_config.json's come before config.json's, as in transformers. */
 static int find_json_stops(model_file *f, const json_t *config, const json_t *generation, err *e) {
   const json_t *ids = json_object_get(generation, "eos_token_id"), *id;
@@ -305,12 +313,12 @@ static int find_json_stops(model_file *f, const json_t *config, const json_t *ge
   bool good = true;
   if (!ids || json_is_null(ids)) ids = json_object_get(config, "eos_token_id");
   if (json_is_integer(ids))
-    add_stop(f, json_integer_value(ids));
+    add_json_stop(f, json_integer_value(ids));
   else
     good = !ids || json_is_null(ids) || json_is_array(ids);
   json_array_foreach(ids, i, id) {
     if (json_is_integer(id))
-      add_stop(f, json_integer_value(id));
+      add_json_stop(f, json_integer_value(id));
     else
       good = false;
   }
@@ -463,6 +471,10 @@ bool model_file_read_hash(const model_file *f, const atomic_bool *stop, hash16 *
 int32_t model_file_stops(const model_file *f, int32_t out[MODEL_STOPS_MAX]) {
   memcpy(out, f->stops, (size_t)f->stop_count * sizeof *out);
   return f->stop_count;
+}
+
+const char *model_file_doubt(const model_file *f) {
+  return f->doubt;
 }
 
 const gguf *model_file_gguf(const model_file *f) {

@@ -70,6 +70,8 @@ bool model_file_read_hash(const model_file *f, const atomic_bool *stop, hash16 *
 
 /* Tokens that end a completion, at most MODEL_STOPS_MAX; returns how many. */
 int32_t model_file_stops(const model_file *f, int32_t out[MODEL_STOPS_MAX]);
+/* What a folder's JSON says of them that cannot be meant, a sentence for a warning; "": nothing. */
+const char *model_file_doubt(const model_file *f);
 /* Where the vocabulary is: a GGUF, or the path of a tokenizer.json. Both NULL: the model has none and takes
  * ids. */
 const gguf *model_file_gguf(const model_file *f);

@@ -152,9 +152,20 @@ static int read_scores(tokenizer *t, const gguf *g, err *e) {
   return rc;
 }
 
+/* What is outside the vocabulary, as -1 or 2^32 - 1, is how some files say that there is none. */
+static void read_id(tokenizer *t, const gguf *g, const char *key, int32_t *out) {
+  int64_t id;
+  *out = -1;
+  if (!gguf_get_i64(g, key, &id)) return;
+  if (id >= 0 && id < t->v.count)
+    *out = (int32_t)id;
+  else if (!t->doubt[0])
+    snprintf(t->doubt, sizeof t->doubt, "the model file's %s is %lld, which is no token: it counts as none",
+             key, (long long)id);
+}
+
 static int read_characters(tokenizer *t, const gguf *g, err *e) {
   bool prefix = true;
-  uint64_t unknown;
   gguf_get_bool(g, "tokenizer.ggml.add_space_prefix", &prefix);
   t->strips_blank = prefix;
   t->before = (tokenizer_text_rule){.prefix = prefix ? PREFIX_ALWAYS : PREFIX_NONE, .escape = true};
@@ -162,8 +173,7 @@ static int read_characters(tokenizer *t, const gguf *g, err *e) {
   t->fuse_unknown = true;
   int rc = tokenizer_prepare(t, e);
   if (rc) return rc;
-  if (gguf_get_u64(g, "tokenizer.ggml.unknown_token_id", &unknown) && unknown < (uint64_t)t->v.count)
-    t->unknown = (int32_t)unknown;
+  read_id(t, g, "tokenizer.ggml.unknown_token_id", &t->unknown);
   for (int32_t id = t->v.count - 1; t->unknown < 0 && id >= 0; id--)
     if (t->v.kinds[id] == TOKEN_UNKNOWN) t->unknown = id;
   return read_scores(t, g, e);
@@ -208,18 +218,6 @@ static int collect_added(tokenizer *t, err *e) {
   added_tokens_sort(&t->raw);
   added_tokens_sort(&t->normal);
   return ERR_OK;
-}
-
-/* What is outside the vocabulary, as -1 or 2^32 - 1, is how some files say that there is none. */
-static void read_id(tokenizer *t, const gguf *g, const char *key, int32_t *out) {
-  int64_t id;
-  *out = -1;
-  if (!gguf_get_i64(g, key, &id)) return;
-  if (id >= 0 && id < t->v.count)
-    *out = (int32_t)id;
-  else if (!t->doubt[0])
-    snprintf(t->doubt, sizeof t->doubt, "the model file's %s is %lld, which is no token: it counts as none",
-             key, (long long)id);
 }
 
 /* The end of the text, and the end of a turn where that is another token. */

@@ -82,8 +82,8 @@
   {"seed", KEY_SEED, "N", 0, "of the random numbers (default: a random one, named in the result)", 3}, \
   {0, 0, 0, 0, "Speculation (never changes a token):", 4}, \
   {"draft", KEY_DRAFT, "METHOD", 0, \
-   "ngram (default), eagle3, model, none, or replay:FILE:RATE[:S] - FILE an output of `tandem batch`, for " \
-   "tests; several, such as eagle3,ngram, feed one tree", 4}, \
+   "ngram, eagle3, model, none, or replay:FILE:RATE[:S] - FILE an output of `tandem batch`, for tests; " \
+   "several feed one tree (default: eagle3,ngram where heads/ has a head for the model, else ngram)", 4}, \
   OPTIONS_MODEL_DRAFT, \
   {"budget", KEY_BUDGET, "N", 0, "most draft tokens in one verification, 0 to 64 (default 15)", 4}, \
   {"pace", KEY_PACE, "free|lockstep", 0, "lockstep: wait for every draft, for tests (default free)", 4}, \

@@ -79,12 +79,13 @@ typedef struct int_option {
   const char *key;
   json_int_t low, high;
   size_t offset; /* of an int32_t in request */
+  bool endless;  /* -1 means the highest, as in llama.cpp */
 } int_option;
 
 static const int_option int_options[] = {
-    {"budget", 0, WIRE_BUDGET_MAX, offsetof(request, budget)},
-    {"max_tokens", 1, WIRE_CONTEXT_MAX, offsetof(request, max_tokens)},
-    {"top_k", 0, SAMPLER_VOCAB_MAX, offsetof(request, sampling.top_k)},
+    {"budget", 0, WIRE_BUDGET_MAX, offsetof(request, budget), false},
+    {"max_tokens", 1, WIRE_CONTEXT_MAX, offsetof(request, max_tokens), true},
+    {"top_k", 0, SAMPLER_VOCAB_MAX, offsetof(request, sampling.top_k), false},
 };
 
 typedef struct float_option {
@@ -106,9 +107,10 @@ static const float_option float_options[] = {
 
 static int read_int(const json_t *value, const int_option *o, request *r, err *e) {
   json_int_t n = json_integer_value(value);
+  if (o->endless && n == -1) n = o->high;
   if (!json_is_integer(value) || n < o->low || n > o->high)
-    return err_set(e, ERR_ARG, "\"%s\" must be a whole number from %lld to %lld", o->key, (long long)o->low,
-                   (long long)o->high);
+    return err_set(e, ERR_ARG, "\"%s\" must be a whole number from %lld to %lld%s", o->key, (long long)o->low,
+                   (long long)o->high, o->endless ? ", or -1" : "");
   *(int32_t *)((char *)r + o->offset) = (int32_t)n;
   return ERR_OK;
 }

@@ -96,8 +96,7 @@ static int begin(request_queue *q, request_queue_entry *entry, const char *line,
   request r;
   completion *c = &entry->completion;
   int rc = request_json_read(line, size, q->defaults, q->model->config.vocab, &r, &entry->id, e);
-  bool unnumbered = !entry->id && rc != ERR_FORMAT && rc != ERR_LIMIT;
-  if (unnumbered) entry->id = json_integer(entry->line_number);
+  if (!entry->id) entry->id = json_integer(entry->line_number);
   if (rc == ERR_OK) rc = completion_prepare(c, &r, e);
   q->dropped_bytes += c->prompt.dropped_bytes;
   if (rc == ERR_OK) rc = completion_begin(c, q->service, &r, e);
@@ -136,7 +135,7 @@ void request_queue_refuse(request_queue *q, const char *line, size_t size, long 
   err ignored = {0};
   request_json_read(line, size, q->defaults, q->model->config.vocab, &r, &id, &ignored); /* for its id */
   request_fini(&r);
-  if (!id && !ignored.code) id = json_integer(line_number);
+  if (!id) id = json_integer(line_number);
   give_error(q, line_number, tag, id, why);
   json_decref(id);
 }

@@ -266,10 +266,14 @@ static int start_target(service *s, err *e) {
   return start_program(s, "tandem-target", &line, &s->target, e);
 }
 
+/* One that the system does not start now, as where no more processes may be, costs speed alone. */
 static int start_draft(service *s, err *e) {
   worker_command_line line;
   worker_command_line_draft(&line, &s->options.workers, s->orchestrator_at);
-  return start_program(s, "tandem-draft", &line, &s->draft, e);
+  int rc = start_program(s, "tandem-draft", &line, &s->draft, e);
+  if (rc == ERR_OK || s->draft < 0 || s->options.draft_needed) return rc;
+  log_line(s->options.log, LOG_WARNING, "%s: it is tried again", e->text);
+  return child_processes_start_after(s->children, s->draft, WORKER_RESTART_MS, e);
 }
 
 static int open_host(service *s, err *e) {
@@ -405,8 +409,9 @@ int service_serve(service *s, text_model *m, err *e) {
                         .target_wait_us = target_wait_us(s),
                         .targets_return = !s->listening,
                         .random = draw};
-  if (m->tokens && tokenizer_doubt(m->tokens)[0])
-    log_line(s->options.log, LOG_WARNING, "%s", tokenizer_doubt(m->tokens));
+  const char *const doubts[] = {m->tokens ? tokenizer_doubt(m->tokens) : "", model_file_doubt(m->file)};
+  for (int i = 0; i < 2; i++)
+    if (doubts[i][0]) log_line(s->options.log, LOG_WARNING, "%s", doubts[i]);
   int rc = open_ledger(s, m, e);
   if (rc == ERR_OK) o.ledger = ledger_choice_ledger(s->ledger);
   if (rc == ERR_OK) rc = sessions_alloc(&s->sessions, &o, e);

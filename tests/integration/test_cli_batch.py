@@ -88,7 +88,7 @@ class Batch(Command):
                 self.assertTrue(x["error"])
                 self.assertEqual((x["token_ids"], x["text"]), ([], ""))
         self.assertEqual(
-            [x["id"] for x in got[7::2]], [8] + list(range(1, 12)) + [None] + list(range(13, 19))
+            [x["id"] for x in got[7::2]], [8] + list(range(1, 12)) + [32] + list(range(13, 19))
         )
         self.assertIn('did you mean "budget"?', next(x["error"] for x in got if x["id"] == 13))
 

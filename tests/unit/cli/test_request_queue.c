@@ -96,10 +96,7 @@ static json_t *result(world *w, size_t tag) {
 static void expect_result(world *w, size_t tag, json_int_t id, const char *finish, size_t tokens,
                           const char *error) {
   json_t *o = result(w, tag);
-  if (id)
-    assert_int_equal(json_integer_value(json_object_get(o, "id")), id);
-  else
-    assert_true(json_is_null(json_object_get(o, "id")));
+  assert_int_equal(json_integer_value(json_object_get(o, "id")), id);
   assert_string_equal(json_string_value(json_object_get(o, "finish_reason")), finish);
   assert_int_equal(json_array_size(json_object_get(o, "token_ids")), tokens);
   const char *text = json_string_value(json_object_get(o, "error"));
@@ -211,7 +208,7 @@ static void test_bad_lines_are_told_at_once(void **state) {
   begin(w, LINE(7), 3);
   assert_int_equal(w->r.running_count, 1);
   assert_int_equal(w->count, 3);
-  expect_result(w, 0, 0, "error", 0, "not JSON");
+  expect_result(w, 0, 10, "error", 0, "not JSON"); /* its line's number */
   expect_result(w, 1, 5, "error", 0, "[1]");
   expect_result(w, 2, 6, "error", 0, "no vocabulary");
   assert_int_equal(w->r.failed, 3);
@@ -261,7 +258,7 @@ static void test_all_fail_together(void **state) {
   request_queue_refuse(&w->r, LINE(9), strlen(LINE(9)), 3, 2, &why);
   expect_result(w, 2, 9, "error", 0, "the target is gone"); /* under its own id */
   request_queue_refuse(&w->r, "{", 1, 4, 3, &why);
-  expect_result(w, 3, 0, "error", 0, "the target is gone");
+  expect_result(w, 3, 4, "error", 0, "the target is gone"); /* under its line's number */
   assert_int_equal(w->r.failed, 4);
 }
 

@@ -173,7 +173,8 @@ static void test_refuses(void **state) {
     int code;
     const char *part;
   } rows[] = {
-      {DROP("general.architecture"), ERR_FORMAT, "general.architecture"},
+      {DROP("general.architecture"), ERR_FORMAT, "general.architecture is missing"},
+      {VALUE("general.architecture", U32, 1), ERR_FORMAT, "general.architecture is no text"},
       {TEXT("general.architecture", "gemma3"), ERR_UNSUPPORTED, "gemma3"},
       {TEXT("general.architecture", "mistral"), ERR_UNSUPPORTED, "mistral"},
       {TEXT("general.architecture", "llama4"), ERR_UNSUPPORTED, "llama4"},
@@ -195,6 +196,7 @@ static void test_refuses(void **state) {
       {DROP("llama.attention.head_count_kv"), ERR_FORMAT, "attn_k"},
       {DROP("llama.attention.key_length"), ERR_FORMAT, "rope.dimension_count"},
       {VALUE("llama.attention.value_length", U32, 16), ERR_UNSUPPORTED, "differ in length"},
+      {TEXT("llama.attention.value_length", "32"), ERR_FORMAT, "value_length is no number"},
       {VALUE("llama.rope.dimension_count", U32, 31), ERR_FORMAT, "odd"},
       {VALUE("llama.rope.dimension_count", U32, 64), ERR_FORMAT, "longer than a head"},
       {DROP("llama.context_length"), ERR_FORMAT, "llama.context_length"},

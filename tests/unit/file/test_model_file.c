@@ -293,6 +293,7 @@ static void reads_a_folder(void **state) {
   assert_true(hash_is_zero(h));
   assert_int_equal(model_file_stops(m, stops), 1);
   assert_int_equal(stops[0], 2);
+  assert_string_equal(model_file_doubt(m), "");
   hash16 before = model_file_fingerprint(m), whole = hash_of(m);
   model_file_close(m);
   /* transformers stops by generation_config.json first */
@@ -300,6 +301,7 @@ static void reads_a_folder(void **state) {
   m = open_right(&f);
   assert_int_equal(model_file_stops(m, stops), 2);
   assert_true(stops[0] == 7 && stops[1] == 9);
+  assert_string_equal(model_file_doubt(m), "the model's eos_token_id 50 is no token: it counts as none");
   assert_false(hash_equal(before, model_file_fingerprint(m)));
   assert_false(hash_equal(whole, hash_of(m)));
   model_file_close(m);

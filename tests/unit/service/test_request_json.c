@@ -118,6 +118,7 @@ static void test_options_to_the_ends_of_their_ranges(void **state) {
   EXPECT("\"budget\": 64", r.r.budget == 64);
   EXPECT("\"max_tokens\": 1", r.r.max_tokens == 1);
   EXPECT("\"max_tokens\": 1048576", r.r.max_tokens == 1048576);
+  EXPECT("\"max_tokens\": -1", r.r.max_tokens == WIRE_CONTEXT_MAX);
   EXPECT("\"top_k\": 0", r.r.sampling.top_k == 0);
   EXPECT("\"top_k\": 1048576", r.r.sampling.top_k == 1048576);
   EXPECT("\"temperature\": 0", r.r.sampling.temperature == 0);
@@ -147,7 +148,9 @@ static void test_options_outside_their_ranges_are_refused(void **state) {
   expect_rest_refused("\"budget\": 65", "from 0 to 64");
   expect_rest_refused("\"budget\": -1", "budget");
   expect_rest_refused("\"budget\": 1.5", "budget");
-  expect_rest_refused("\"max_tokens\": 0", "from 1 to");
+  expect_rest_refused("\"max_tokens\": 0", "from 1 to 1048576, or -1");
+  expect_rest_refused("\"max_tokens\": -2", "max_tokens");
+  expect_rest_refused("\"top_k\": -1", "top_k");
   expect_rest_refused("\"max_tokens\": 1048577", "max_tokens");
   expect_rest_refused("\"max_tokens\": 4294967297", "max_tokens");
   expect_rest_refused("\"top_k\": -1", "top_k");

@@ -242,6 +242,22 @@ static int open_pieces(tokenizer **t, uint64_t scores, float score, bool prefix,
   return open_built(&b, t, e);
 }
 
+static void test_an_unknown_token_outside_the_vocabulary_is_none(void **state) {
+  (void)state;
+  static const uint32_t outside[] = {UINT32_MAX, GC_PIECE + GC_PIECE_COUNT};
+  for (int i = 0; i < 2; i++) {
+    gguf_builder b = gb_begin(3);
+    tokenizer *t;
+    err e;
+    gb_vocabulary_pieces(&b, GC_PIECE + GC_PIECE_COUNT, 0);
+    gb_key(&b, "tokenizer.ggml.unknown_token_id", GB_U32);
+    gb_number(&b, outside[i], 4);
+    if (open_built(&b, &t, &e)) fail_msg("%s", e.text);
+    assert_non_null(strstr(tokenizer_doubt(t), "tokenizer.ggml.unknown_token_id is "));
+    tokenizer_close(t);
+  }
+}
+
 enum { P = GC_PIECE, Y = GC_SPECIAL_COUNT, ALL_SCORES = GC_PIECE + GC_PIECE_COUNT };
 
 static void test_pieces(void **state) {
@@ -717,6 +733,7 @@ int main(void) {
       cmocka_unit_test(test_refuses_bad_scores),
       cmocka_unit_test(test_hash),
       cmocka_unit_test(test_an_end_outside_the_vocabulary_is_none),
+      cmocka_unit_test(test_an_unknown_token_outside_the_vocabulary_is_none),
       cmocka_unit_test(test_refuses_bad_vocabularies),
       cmocka_unit_test(test_refuses_text_that_is_not_utf8),
       cmocka_unit_test(test_refuses_text_that_is_too_long),

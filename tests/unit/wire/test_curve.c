@@ -218,6 +218,8 @@ static void cannot_call(node *n, const char *endpoint, int code, const char *tex
   err e = {0};
   assert_int_equal(transport_connect(n->wire, endpoint, &e), 0);
   if (e.code != code || !strstr(e.text, text)) fail_msg("%s: %s: %s", endpoint, err_name(e.code), e.text);
+  assert_int_equal(transport_check_call(n->wire, endpoint, &e), code);
+  assert_non_null(strstr(e.text, text));
 }
 
 static void test_a_program_calls_only_whom_it_trusts(void **state) {
@@ -238,6 +240,7 @@ static void test_a_program_calls_only_whom_it_trusts(void **state) {
   cannot_call(&without, "tcp://127.0.0.1:9", ERR_IO, text);
   temp_endpoint(nobody, sizeof nobody, "nobody");
   assert_true(transport_connect(without.wire, nobody, &e) != 0); /* needs none */
+  assert_int_equal(transport_check_call(without.wire, nobody, &e), ERR_OK);
   transport_close(n.wire);
   transport_close(without.wire);
   finish_loop(&loop);

@@ -42,6 +42,7 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
   *out = NULL;
   for (size_t i = sizeof hosts / sizeof *hosts; i-- > 0;)
     if (strcmp(hosts[i].name, name) == 0) *out = put(hosts[i].address, *out);
+  for (int i = 0; i < 40 && strcmp(name, "many") == 0; i++) *out = put("10.9.9.9", *out);
   return *out ? 0 : EAI_NONAME;
 }
 
@@ -75,24 +76,45 @@ static void a_name_is_bound_by_its_number(void **state) {
   assert_non_null(strstr(e.text, "\"tcp://nobody:7000\": no address of nobody is known"));
 }
 
-static void a_name_has_the_family_of_its_addresses(void **state) {
+static void a_name_has_all_its_addresses(void **state) {
   (void)state;
-  assert_int_equal(endpoint_family_of("tcp://four:1"), ENDPOINT_IPV4);
-  assert_int_equal(endpoint_family_of("tcp://six:1"), ENDPOINT_IPV6);
-  assert_int_equal(endpoint_family_of("tcp://both:1"), ENDPOINT_IPV4);
-  assert_int_equal(endpoint_family_of("tcp://nobody:1"), ENDPOINT_UNKNOWN);
-  assert_int_equal(endpoint_family_of("tcp://[::1]:1"), ENDPOINT_IPV6);
-  assert_int_equal(endpoint_family_of("tcp://127.0.0.1:1"), ENDPOINT_IPV4);
-  assert_int_equal(endpoint_family_of("ipc://six"), ENDPOINT_IPV4);
+  endpoint_numbers found;
+  endpoint_look_up("tcp://both:7000", &found);
+  assert_int_equal(found.count, 3);
+  assert_string_equal(found.list[0], "tcp://10.1.2.4:7000");
+  assert_string_equal(found.list[1], "tcp://10.1.2.5:7000");
+  assert_string_equal(found.list[2], "tcp://[2001:db8::8]:7000");
+  endpoint_look_up("tcp://six:65535#with-a-key", &found);
+  assert_int_equal(found.count, 1);
+  assert_string_equal(found.list[0], "tcp://[2001:db8::7]:65535");
+  endpoint_look_up("tcp://nobody:1", &found);
+  assert_int_equal(found.count, 0);
+  assert_string_equal(found.why, gai_strerror(EAI_NONAME));
+}
+
+static void more_addresses_than_are_kept_are_cut(void **state) {
+  (void)state;
+  endpoint_numbers found;
+  endpoint_look_up("tcp://many:1", &found);
+  assert_int_equal(found.count, ENDPOINT_NUMBERS_MAX);
+}
+
+static void names_are_told_from_numbers(void **state) {
+  (void)state;
   assert_true(endpoint_has_name("tcp://six:1"));
   assert_false(endpoint_has_name("tcp://[fe80::1%lo]:1"));
   assert_false(endpoint_has_name("tcp://*:1"));
+  assert_true(endpoint_is_ipv6("tcp://[::1]:1"));
+  assert_false(endpoint_is_ipv6("tcp://127.0.0.1:1"));
+  assert_false(endpoint_is_ipv6("ipc://six"));
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_name_is_bound_by_its_number),
-      cmocka_unit_test(a_name_has_the_family_of_its_addresses),
+      cmocka_unit_test(a_name_has_all_its_addresses),
+      cmocka_unit_test(more_addresses_than_are_kept_are_cut),
+      cmocka_unit_test(names_are_told_from_numbers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -235,6 +235,31 @@ static void test_an_address_in_use_is_refused_until_it_is_free(void **state) {
 }
 
 /* A file that somebody needs is not made room of. */
+/* What a listener made goes with it, but not what another program has put in its place. */
+static void test_a_socket_is_taken_away_by_whom_it_belongs_to(void **state) {
+  (void)state;
+  for (int replaced = 0; replaced < 2; replaced++) {
+    char ipc[100], bound[128];
+    uv_loop_t loop;
+    node n = {0};
+    err e = {0};
+    uv_loop_init(&loop);
+    node_open(&n, &loop, 1, false);
+    temp_endpoint(ipc, sizeof ipc, "own");
+    const char *path = ipc + strlen("ipc://");
+    assert_int_equal(transport_bind(n.wire, ipc, bound, sizeof bound, &e), ERR_OK);
+    assert_int_equal(access(path, F_OK), 0);
+    if (replaced) {
+      const scratch_path_text other = scratch_path("other");
+      fclose(fopen(other.text, "w"));
+      assert_int_equal(rename(other.text, path), 0);
+    }
+    transport_close(n.wire);
+    finish_loop(&loop);
+    assert_int_equal(access(path, F_OK), replaced ? 0 : -1);
+  }
+}
+
 static void test_a_file_that_is_no_socket_is_left_alone(void **state) {
   (void)state;
   char ipc[100], bound[128], byte = 0;
@@ -479,6 +504,7 @@ int main(void) {
       cmocka_unit_test(test_a_full_queue_drops_and_counts),
       cmocka_unit_test(test_an_address_is_bound_or_refused_with_its_reason),
       cmocka_unit_test(test_an_address_in_use_is_refused_until_it_is_free),
+      cmocka_unit_test(test_a_socket_is_taken_away_by_whom_it_belongs_to),
       cmocka_unit_test(test_a_file_that_is_no_socket_is_left_alone),
       cmocka_unit_test(test_a_vanished_peer_gets_nothing_more),
       cmocka_unit_test(test_the_end_of_a_connection_is_told),

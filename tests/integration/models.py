@@ -6,7 +6,7 @@ import math
 import random
 import struct
 
-from programs import MODEL
+from programs import DEFAULT_MODEL, SHALLOW
 
 ALIGNMENT = 32  # of tensors in a GGUF file that does not say
 UINT32, FLOAT32, STRING, ARRAY = 4, 6, 8, 9
@@ -145,10 +145,23 @@ class Gguf:
         return path
 
 
+def shallow_model(path, layers=SHALLOW):
+    """These layers of the default model, with all else that it has."""
+    g = Gguf(DEFAULT_MODEL)
+    kind, _ = g.keys["llama.block_count"]
+    g.keys["llama.block_count"] = kind, struct.pack("<I", len(layers))
+    layer_of = lambda name: int(name.split(".")[1]) if name.startswith("blk.") else None
+    g.tensors = [t for t in g.tensors if layer_of(t[0]) in (None, *layers)]
+    for t in g.tensors:
+        if (layer := layer_of(t[0])) is not None:
+            t[0] = t[0].replace(f"blk.{layer}.", f"blk.{layers.index(layer)}.")
+    return g.write(path)
+
+
 def other_vocabulary(path, padding=0, misspelt=0):
     """The default model, its control tokens after all others, and `padding` unused ones after those: no token keeps its
     number. `misspelt`: of so many text tokens, the rarest, the spelling is another one."""
-    g = Gguf(MODEL)
+    g = Gguf(DEFAULT_MODEL)
     spellings, kinds = (g.keys[f"tokenizer.ggml.{name}"][1][1] for name in ("tokens", "token_type"))
     kinds = [int.from_bytes(kind, "little") for kind in kinds]
     front = next(i for i, kind in enumerate(kinds) if kind != CONTROL)

@@ -3,6 +3,7 @@ needs nothing but Python's own library, so that tests run on a machine that gets
 
 TANDEM_BIN: folder of the three programs (default build/release/bin).
 TANDEM_SUBSET=1: fewer prompts and shorter answers, for sanitized builds.
+INTEGRATION_MODEL: the model of tests without the mark whole_model (default: the default one); run.py sets it.
 """
 
 import atexit
@@ -37,11 +38,14 @@ os.environ["XDG_CACHE_HOME"] = STATE  # nor what it remembers
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("TANDEM_BIN", ROOT / "build/release/bin"))
 TANDEM, TARGET, DRAFT = (str(BIN / name) for name in ("tandem", "tandem-target", "tandem-draft"))
-MODEL = str(ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf")
+DEFAULT_MODEL = str(ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf")
+MODEL = os.environ.get("INTEGRATION_MODEL", DEFAULT_MODEL)
 GOLDEN = ROOT / "tests/golden/smollm2_greedy.jsonl"
 SUBSET = os.environ.get("TANDEM_SUBSET", "0") not in ("", "0")
 THOROUGH = "INTEGRATION_THOROUGH" in os.environ  # set by run.py: all prompts, where a few do for every change
-LAYERS, END_TOKEN, VOCABULARY = 30, 2, 49152  # of the default model
+SHALLOW = (0, 1, 28, 29)  # the layers of the default model that a smaller one is made of
+LAYERS = 30 if MODEL == DEFAULT_MODEL else len(SHALLOW)
+END_TOKEN, VOCABULARY = 2, 49152
 PATIENCE = 120  # seconds without the event that a test waits for: only a test that fails waits so long
 TIME_LIMIT = 5 * PATIENCE  # seconds for a program with all of its answers: it hangs otherwise
 
@@ -53,6 +57,13 @@ class Late(AssertionError):
 def thorough(test):
     """A test, or a class of them, that takes too long for every change: for scripts/test.sh --thorough."""
     test.thorough = True
+    return test
+
+
+def whole_model(test):
+    """A test, or a class of them, that looks at what the default model says, its goldens, head or size.
+    Others have a model of its first and last layers, which makes no sense and is three times as fast."""
+    test.whole_model = True
     return test
 
 

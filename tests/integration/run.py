@@ -4,7 +4,8 @@ A name is a pattern of files, as "test_p*.py" is, or one test, as "test_pair.Pai
 work is one test, or, where tests share what their class's setUpClass makes, a piece of that class. Every
 job is a process of its own, with a ledger of its own, and takes the next unit when it has finished one.
 Classes that say `alone` measure the machine: they run at the end, one by one. Tests that are marked
-`thorough` run only where that is asked for.
+`thorough` run only where that is asked for. Those that are not marked `whole_model` have a smaller one, but
+not in a thorough run.
 
 A unit whose tests failed by lateness alone (programs.Late) is run once more at the end, by itself. If it
 passes then, it is called FLAKY, and is a defect all the same: more than two of them fail the run.
@@ -25,6 +26,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -35,7 +37,7 @@ SLOWEST = 30  # tests that are named at the end
 FLAKY_MAX = 2
 PR_SET_PDEATHSIG = 1
 
-Unit = collections.namedtuple("Unit", "names alone shares")
+Unit = collections.namedtuple("Unit", "names alone shares whole")
 
 
 # --- what there is to do ---
@@ -49,24 +51,24 @@ def tests_in(suite):
             yield item
 
 
-def is_thorough(test):
-    return getattr(test, "thorough", False) or getattr(getattr(test, test._testMethodName), "thorough", False)
+def has_mark(test, mark):
+    return getattr(test, mark, False) or getattr(getattr(test, test._testMethodName), mark, False)
 
 
-def units_of_class(tests):
+def units_of_class(tests, whole):
     kind = type(tests[0])
     names, alone = [t.id() for t in tests], getattr(kind, "alone", False)
     if "setUpClass" not in vars(kind):
-        return [Unit([name], alone, False) for name in names]
+        return [Unit([name], alone, False, whole) for name in names]
     pieces = -(-len(names) // PIECE)
-    return [Unit(names[i::pieces], alone, True) for i in range(pieces)]
+    return [Unit(names[i::pieces], alone, True, whole) for i in range(pieces)]
 
 
 def load(names, thorough):
     loader = unittest.TestLoader()
     files = sorted(f.stem for f in HERE.glob("test_*.py") if any(fnmatch.fnmatch(f.name, n) for n in names))
     named = [n for n in names if not n.endswith(".py")]
-    tests = [t for t in tests_in(loader.loadTestsFromNames(files)) if thorough or not is_thorough(t)]
+    tests = [t for t in tests_in(loader.loadTestsFromNames(files)) if thorough or not has_mark(t, "thorough")]
     tests += tests_in(loader.loadTestsFromNames(named))  # whoever names a test wants it
     assert not loader.errors, "\n".join(loader.errors)
     return tests
@@ -76,9 +78,10 @@ def find_units(names, thorough):
     """Those of many tests first: what takes long must not begin last."""
     classes = {}
     for test in load(names, thorough):
-        classes.setdefault(type(test), []).append(test)
-    units = [unit for tests in classes.values() for unit in units_of_class(tests)]
-    return sorted(units, key=lambda unit: (unit.alone, not unit.shares, -len(unit.names)))
+        whole = thorough or has_mark(test, "whole_model")
+        classes.setdefault((type(test), whole), []).append(test)
+    units = [unit for (_, whole), tests in classes.items() for unit in units_of_class(tests, whole)]
+    return sorted(units, key=lambda unit: (unit.alone, not unit.whole, not unit.shares, -len(unit.names)))
 
 
 # --- a job: takes names of tests from stdin, writes what came out to stdout, a line of JSON each ---
@@ -143,8 +146,30 @@ def work():
 # --- all of them ---
 
 
+class Job:
+    """A process that runs units with one model: `small` where they need no other."""
+
+    def __init__(self, whole, small):
+        self.whole = whole
+        model = {} if whole else {"INTEGRATION_MODEL": small}
+        self.process = subprocess.Popen([sys.executable, __file__, "--job"], stdin=subprocess.PIPE, text=True,
+                                        stdout=subprocess.PIPE, cwd=HERE, env={**os.environ, **model})
+
+    def run(self, names):
+        """What came out, or None and the process has ended."""
+        self.process.stdin.write(json.dumps(names) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        return json.loads(line) if line else None
+
+    def end(self):
+        self.process.stdin.close()
+        return self.process.wait()
+
+
 class Jobs:
-    def __init__(self, units, count):
+    def __init__(self, units, count, small):
+        self.small = small
         self.shared = collections.deque(u for u in units if not u.alone)
         self.alone = collections.deque(u for u in units if u.alone)
         self.again = collections.deque()
@@ -162,29 +187,20 @@ class Jobs:
         self._run(self.again)
 
     def _run(self, units):
-        process = None
+        job = None
         while unit := self._next(units):
-            if process and units is self.again:
-                process = self._end(process)
-            process = process or subprocess.Popen([sys.executable, __file__, "--job"], stdin=subprocess.PIPE,
-                                                  stdout=subprocess.PIPE, text=True, cwd=HERE)
-            process.stdin.write(json.dumps(unit.names) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-            if not line:  # its tests count as failed, the others go on in a new process
-                text = f"the job ended with status {process.wait()}: {' '.join(unit.names)}\n"
+            if job and (units is self.again or job.whole != unit.whole):
+                job.end()
+                job = None
+            job = job or Job(unit.whole, self.small)
+            reply = job.run(unit.names)
+            if not reply:  # its tests count as failed, the others go on in a new process
+                text = f"the job ended with status {job.end()}: {' '.join(unit.names)}\n"
                 reply = {"text": text, "bad": unit.names, "late": False, "seconds": {}, "skipped": []}
-                self._take(unit, reply, units is self.again)
-                process = None
-                continue
-            self._take(unit, json.loads(line), units is self.again)
-        if process:
-            self._end(process)
-
-    @staticmethod
-    def _end(process):
-        process.stdin.close()
-        process.wait()
+                job = None
+            self._take(unit, reply, units is self.again)
+        if job:
+            job.end()
 
     def _next(self, units):
         with self.lock:
@@ -235,13 +251,17 @@ def main():
         return work()
     if args.thorough:
         os.environ["INTEGRATION_THOROUGH"] = "1"
+    import models
+
     units = find_units(args.names, args.thorough)
     if not units:
         sys.exit(f"no test is named {' or '.join(args.names)}")
     if args.list:
         return print("\n".join(("alone: " if u.alone else "") + " ".join(u.names) for u in units))
-    jobs, begin = Jobs(units, args.jobs), time.monotonic()
-    jobs.run()
+    with tempfile.TemporaryDirectory(prefix="tandem-model-") as folder:
+        small = models.shallow_model(os.path.join(folder, "shallow.gguf"))
+        jobs, begin = Jobs(units, args.jobs, small), time.monotonic()
+        jobs.run()
     jobs.report(time.monotonic() - begin)
     sys.exit(1 if jobs.is_red() else 0)
 

@@ -15,8 +15,9 @@ import termios
 import textwrap
 import unittest
 
-from support import (DRAFT, MODEL, TANDEM, TARGET, TIME_LIMIT, Case, Running, child_named, children_of,
-                     is_running, thorough, wait_until)
+from support import (
+    DRAFT, MODEL, TANDEM, TARGET, TIME_LIMIT, Case, Running, child_named, children_of, is_running,
+    thorough, wait_until, whole_model)
 
 FLAGS = ("-m", MODEL, "--max-tokens", "24", "--ctx", "512")
 READY = b"> "
@@ -428,6 +429,7 @@ class Chat(Case):
         talk.type("\x04")
         talk.end()
 
+    @whole_model
     def test_whole_screen(self):
         """Answer, figures and lines on one terminal, which may change its size; lines of an answer break at blanks."""
         talk = Talk(self, whole=True)

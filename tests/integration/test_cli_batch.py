@@ -6,7 +6,7 @@ import subprocess
 import unittest
 
 from command_line import FAILED, INPUT, INTERRUPTED, IO, LONG, OK, PROMPT, USAGE, Command, answer, tandem
-from support import MODEL, TANDEM, TIME_LIMIT, children_of, is_running, thorough, wait_until
+from support import MODEL, TANDEM, TIME_LIMIT, children_of, is_running, thorough, wait_until, whole_model
 
 
 class Batch(Command):
@@ -250,6 +250,7 @@ class Batch(Command):
             self.assertEqual(len(x["token_ids"]), s["forwards"] + s["accepted_tokens"])
             self.assertEqual(s["draft_tokens"], s["accepted_tokens"] + s["rewound_tokens"])
 
+    @whole_model
     def test_interrupted_it_writes_what_it_has(self):
         source, target = self.folder / "in.jsonl", self.folder / "out.jsonl"
         flag, text = LONG

@@ -7,7 +7,7 @@ import subprocess
 import unittest
 
 from command_line import FAILED, OK, PROMPT, USAGE, Command, tandem
-from support import MODEL, TANDEM, TIME_LIMIT
+from support import MODEL, TANDEM, TIME_LIMIT, whole_model
 
 
 class Compare(Command):
@@ -27,6 +27,7 @@ class Compare(Command):
         self.assertRegex(errors, r"(?m)^tandem: identical: yes$")
         self.assertEqual(out, tandem("run", *self.POEM[1:3], *self.POEM[4:])[1])  # once
 
+    @whole_model
     def test_a_sampled_comparison_is_an_object(self):
         status, out, errors = tandem(*self.POEM, "--temp", "0.8", "--json")
         self.assertEqual(status, OK, errors)

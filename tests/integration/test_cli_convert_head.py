@@ -7,7 +7,7 @@ import unittest
 
 from command_line import BAD_MODEL, IO, OK, USAGE, Command, tandem
 from models import ARRAY, Gguf, make_model
-from support import MODEL
+from support import MODEL, whole_model
 
 EMBED, VOCAB, HEAD_DIM, FFN, ROWS = 576, 49152, 64, 96, 40
 BF16, F16, F32, Q8_0, Q4_1, I64 = 30, 1, 0, 8, 3, 27
@@ -44,6 +44,7 @@ def floats(out, key):
     return [struct.unpack("<f", value)[0] for value in out.keys[key][1][1]]
 
 
+@whole_model
 class ConvertHead(Command):
     def test_it_may_go_into_its_own_folder_a_second_time(self):
         folder = self.folder / "head"

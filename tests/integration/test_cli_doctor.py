@@ -9,7 +9,7 @@ import unittest
 
 from command_line import FAILED, OK, USAGE, WORKER, Command, tandem, with_draft_known
 from models import other_vocabulary
-from support import MODEL, TANDEM, TARGET, TIME_LIMIT, make_keys
+from support import MODEL, TANDEM, TARGET, TIME_LIMIT, make_keys, whole_model
 
 
 class Doctor(Command):
@@ -59,6 +59,7 @@ class Doctor(Command):
         self.assertLessEqual(set(lines), set(told))
         return {c["check"]: c for c in report["checks"]}
 
+    @whole_model
     def test_json_says_what_the_text_says(self):
         checks = self.doctor("-m", MODEL)
         self.assertLessEqual(
@@ -155,6 +156,7 @@ class Doctor(Command):
         self.assertIn("1000 of 49", checks["fit"]["text"])  # why, as the draft's own refusal says it
         self.assertIn("not looked at", self.doctor("-md", MODEL)["fit"]["text"])
 
+    @whole_model
     def test_a_draft_head_that_fits_and_one_that_does_not(self):
         head = str(pathlib.Path(__file__).parents[2] / "heads/smollm2-135m-instruct-eagle3.gguf")
         draft = self.doctor("-m", MODEL, "-md", head)["draft"]

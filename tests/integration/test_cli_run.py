@@ -8,7 +8,7 @@ import subprocess
 import unittest
 
 from command_line import OK, PROMPT, WORKER, Command, answer, detokenize, tandem, tokenize
-from support import MODEL, TANDEM, TIME_LIMIT, counters_of, tell, thorough
+from support import MODEL, TANDEM, TIME_LIMIT, counters_of, tell, thorough, whole_model
 
 
 def read_all(terminal):
@@ -70,6 +70,7 @@ class Run(Command):
         status, _, errors = tandem("run", "-m", MODEL, "--max-tokens", "2", "--budget", "0", PROMPT)
         self.assertEqual(status, OK)
 
+    @whole_model
     def test_a_cache_is_bounded_and_a_bound_that_is_too_low_is_refused_with_numbers(self):
         """The bound reaches the target, and what the refusal advises is enough."""
         static = ["--kv", "static"]  # a virtual one takes what it gets
@@ -83,6 +84,7 @@ class Run(Command):
         a = answer(PROMPT, *bounded, "--kv", "virtual")  # the pool has that size
         self.assertEqual(a["token_ids"], self.plain["token_ids"][:8])
 
+    @whole_model
     def test_a_model_that_cannot_fit_is_refused_before_it_is_loaded(self):
         need = ["--kv", "virtual", "--kv-blocks", "30000000"]  # 10 TiB
         status, _, errors = tandem("run", "-m", MODEL, "--draft", "none", *need, PROMPT)
@@ -154,6 +156,7 @@ class Run(Command):
         other = answer("--temp", "0.8", "--max-tokens", "30", "--seed", str(first["seed"] + 1), PROMPT)
         self.assertNotEqual(first["token_ids"], other["token_ids"])
 
+    @whole_model
     def test_the_end_token_is_included(self):
         a = answer("What is 2+2? Answer with one number.", "--max-tokens", "100")
         self.assertEqual(a["finish_reason"], "stop")

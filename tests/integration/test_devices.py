@@ -12,7 +12,7 @@ import time
 from signal import SIGTERM
 
 from placed import LOCKSTEP, Placed
-from programs import MODEL, SUBSET, TANDEM, Running, counters_of, tell, thorough, wait_until
+from programs import MODEL, SUBSET, TANDEM, Running, counters_of, tell, thorough, wait_until, whole_model
 
 STORY = 40 if SUBSET else 120  # tokens of an answer whose device is lost
 LOSE = 20 if SUBSET else 40  # the forward that does not come back
@@ -119,6 +119,7 @@ class Lost(Placed):
         self.assertEqual(json.loads(run.out)["token_ids"], want)
         self.assertIn("warning: a forward is repeated", run.errors)
 
+    @whole_model
     def test_a_draft_whose_device_is_lost_leaves(self):
         s = self.serve("--max-tokens", str(STORY), *LOCKSTEP)
         s.target("--device", B)

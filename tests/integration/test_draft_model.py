@@ -10,8 +10,9 @@ import unittest
 from command_line import INTERRUPTED, LONG, OK, tandem
 from models import Gguf, make_head, make_model, other_vocabulary
 from programs import sent_bytes
-from support import (DRAFT, MODEL, ROOT, SUBSET, TANDEM, VOCABULARY, Case, Running, batch, child_named,
-                     golden, tell, thorough, total, wait_until)
+from support import (
+    DRAFT, MODEL, ROOT, SUBSET, TANDEM, VOCABULARY, Case, Running, batch, child_named, golden, tell,
+    thorough, total, wait_until, whole_model)
 
 FEW = (102, 123, 214) if SUBSET else (85, 102, 123, 214, 341)
 TOKENS = 12 if SUBSET else 40
@@ -30,6 +31,7 @@ def spellings_beyond(head):
     return {t.replace("\u0120", " ") for t in spelt if t.replace("\u0120", "").isascii()}
 
 
+@whole_model
 class DraftModel(Case):
     @classmethod
     def setUpClass(cls):

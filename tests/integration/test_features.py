@@ -6,7 +6,8 @@ import struct
 import unittest
 
 from models import Gguf
-from support import (CODES, MODEL, ZERO, Answer, Case, Hub, Link, golden, registered, start_target, tell)
+from support import (
+    CODES, MODEL, ZERO, Answer, Case, Hub, Link, golden, registered, start_target, tell, whole_model)
 
 EMBED, LAST, Q8_0, BLOCK = 576, 30, 8, 32
 BF16, F32 = 1, 2
@@ -24,6 +25,7 @@ def narrowed(row):
     return b"".join(nearest(row[i:i + 4]) for i in range(0, len(row), 4))
 
 
+@whole_model
 class Features(Case):
     @classmethod
     def setUpClass(cls):

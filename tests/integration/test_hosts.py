@@ -8,7 +8,7 @@ import signal
 import unittest
 
 from hosts import Hosts
-from support import BIN, MODEL, ROOT, SUBSET, TANDEM, TIME_LIMIT, Case, Running, thorough, wait_until
+from support import BIN, MODEL, ROOT, SUBSET, TANDEM, TIME_LIMIT, Case, Running, thorough, wait_until, whole_model
 
 HOSTS = ("orchestrator", "draft", "target")
 ANSWER = 40 if SUBSET else 96  # tokens
@@ -115,6 +115,7 @@ class Commands(Case):
         return h
 
 
+@whole_model
 class Readme(Commands):
     def test_the_request_as_it_is_written(self):
         """README's own request is answered; the programs may be started in any order."""

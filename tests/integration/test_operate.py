@@ -10,7 +10,7 @@ import threading
 import unittest
 
 from command_line import IO, LONG, OK, USAGE, tandem
-from programs import MODEL, TANDEM, TIME_LIMIT, Case, wait_until
+from programs import MODEL, TANDEM, TIME_LIMIT, Case, wait_until, whole_model
 from test_serve import CHAT, STORY, TEXT, Server, chat
 
 
@@ -142,6 +142,7 @@ class Traces(Operated):
     def total(self, spans, key):
         return sum(s.get("args", {}).get(key, 0) for s in spans)
 
+    @whole_model
     def test_the_three_programs_tell_of_one_answer(self):
         path = self.folder / "trace.json"
         flags = ("-m", MODEL, "--max-tokens", "60", "--ledger", self.folder / "ledger", "--json", "--pace",

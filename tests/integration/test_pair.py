@@ -9,7 +9,7 @@ import math
 import struct
 import unittest
 
-from support import END_TOKEN, LAYERS, SUBSET, THOROUGH, Case, batch, golden, tell, thorough, total
+from support import END_TOKEN, LAYERS, SUBSET, THOROUGH, Case, batch, golden, tell, thorough, total, whole_model
 
 # FEW prompts (both ends, code, a translation, one answer that ends by itself early, and one prompt beyond 512
 # tokens) for every change and for the matrix of options; ALL golden prompts where everything is tested.
@@ -271,6 +271,7 @@ class Pair(Case):
 
     # Greedy: all prompts. In free pace it is the machine's affair whether nodes come in time.
 
+    @whole_model
     def test_ngram(self):
         self.assert_accepted(self.same(self.recording(ALL), ALL, "--draft", "ngram", "--pace", "lockstep"))
 
@@ -279,6 +280,7 @@ class Pair(Case):
         self.same(self.recording(ALL), FEW, "--draft", "ngram")
         self.same(self.recording((LOOP,)), (LOOP,), "--draft", "ngram")
 
+    @whole_model
     def test_replay_nearly_right(self):
         r = self.recording(ALL)
         run = self.replayed(r, ALL, 0.9, sibling=0.5)
@@ -327,6 +329,7 @@ class Pair(Case):
 
     # Sampling.
 
+    @whole_model
     def test_sampled(self):
         r = self.recording(FEW, *SAMPLED)
         greedy = self.recording(ALL).plain.answers
@@ -335,6 +338,7 @@ class Pair(Case):
         self.same(r, FEW, "--draft", f"replay:{r.plain.path}:0.9")
         self.assert_accepted(self.same(r, FEW, "--draft", "ngram", "--pace", "lockstep", "--budget", "4"))
 
+    @whole_model
     def test_sampled_with_filters_and_penalty(self):
         r = self.recording(FEW, *FILTERED)
         bare = self.recording(FEW, *SAMPLED).plain.answers
@@ -357,6 +361,7 @@ class Pair(Case):
 
     # Options that must not matter.
 
+    @whole_model
     def test_sessions(self):
         for sessions in (1, 4):
             with self.subTest(sessions=sessions):
@@ -407,6 +412,7 @@ class Pair(Case):
         self.assertGreater(runs[2].counters["sessions"]["blocks_shared"], 0)
         self.assertEqual(len({tuple(a["token_ids"]) for a in runs[2].answers.values()}), 1)
 
+    @whole_model
     def test_budgets(self):
         for budget in (1, 4, 16):
             with self.subTest(budget=budget):
@@ -427,6 +433,7 @@ class Pair(Case):
             self.assertEqual(a["stats"]["forwards"], len(a["token_ids"]))
             self.assertGreater(a["stats"]["rounds"], len(a["token_ids"]) // 2)
 
+    @whole_model
     def test_selfcheck(self):
         every = 3
         run = self.replayed(self.recording(ALL), FEW, 0.9, "--selfcheck", str(every))
@@ -435,6 +442,7 @@ class Pair(Case):
                          sum(a["stats"]["rounds"] // every for a in run.answers.values()))
         self.assertGreater(run.counters["engine"]["selfchecks"], 0)
 
+    @whole_model
     def test_f32(self):
         ids, tokens = FEW[1:3], 12 if SUBSET else 24
         r = self.recording(ids, "--math", "f32", tokens=tokens)

@@ -11,7 +11,7 @@ import threading
 import unittest
 
 from command_line import LONG, PROMPT, TERMINATED, USAGE, IO, answer, tandem
-from support import MODEL, ROOT, TANDEM, TIME_LIMIT, Case, Running, children_of, wait_until
+from support import MODEL, ROOT, TANDEM, TIME_LIMIT, Case, Running, children_of, wait_until, whole_model
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 GREEDY = {"temperature": 0, "max_tokens": 40}
@@ -99,6 +99,7 @@ class Serve(Case):
         self.assertIn(phrase, object["error"]["message"])
         return object["error"], headers
 
+    @whole_model
     def test_a_chat_is_answered_as_by_run(self):
         told = answer("--temp", "0", "--max-tokens", "40", "--ledger", "none", PROMPT)
         status, got, _ = self.server.ask("POST", CHAT, chat())
@@ -267,6 +268,7 @@ class Serve(Case):
         self.assertEqual(bare["token_logprobs"], told["token_logprobs"])
         self.assertEqual(bare["top_logprobs"], [None] * 40)
 
+    @whole_model
     def test_logprobs_end_with_the_text(self):
         whole = self.server.ask("POST", CHAT, chat(logprobs=True))[1]["choices"][0]
         word = whole["message"]["content"].split()[8]
@@ -417,7 +419,7 @@ class Serve(Case):
         _, headers = self.refused(405, "takes POST", "GET", CHAT)
         self.assertEqual(headers["Allow"], "POST")
         status, models, _ = self.server.ask("GET", "/v1/models")
-        self.assertEqual((status, models["data"][0]["id"]), (200, "SmolLM2-135M-Instruct.Q4_1.gguf"))
+        self.assertEqual((status, models["data"][0]["id"]), (200, os.path.basename(MODEL)))
         model = models["data"][0]
         self.assertEqual(self.server.ask("GET", "/v1/models/" + model["id"])[:2], (200, model))
         self.refused(404, "no such model", "GET", "/v1/models/" + model["id"] + "x")

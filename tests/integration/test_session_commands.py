@@ -13,8 +13,9 @@ import unittest
 
 from ledger_sums import sums
 from models import make_model
-from support import (DRAFT, MODEL, SUBSET, TANDEM, TARGET, TIME_LIMIT, VOCABULARY, Case, Running, children_of,
-                     golden, is_running, tell, thorough, wait_until)
+from support import (
+    DRAFT, MODEL, SUBSET, TANDEM, TARGET, TIME_LIMIT, VOCABULARY, Case, Running, children_of, golden,
+    is_running, tell, thorough, wait_until, whole_model)
 
 PROMPT = "Tell me a very long story about the sea."  # its answer goes on for thousands of tokens
 TOKENS = 60 if SUBSET else 300  # of an answer that is compared
@@ -448,6 +449,7 @@ class Sessions(Case):
 
     # What runs now.
 
+    @whole_model
     def test_status_and_the_living(self):
         run = self.start(*ENDLESS)
         status = lambda: json.loads(self.good("status", "--json", "--ledger", self.ledger))

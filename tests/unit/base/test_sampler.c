@@ -1,4 +1,4 @@
-/* libs: base */
+/* libs: base : cost=20 */
 /* Goldens: tests/golden/gumbel.json, made by make_gumbel.py with Python's decimal module. */
 #include "common/base/filter_math.h"
 #include "common/base/sampler.h"

@@ -1,4 +1,4 @@
-/* libs: kernels_cuda_emulated */
+/* libs: kernels_cuda_emulated : cost=15 */
 /* Attention against the definition of ops.h, written here once more as plain loops, by memcmp. */
 #include "tests/cuda_cache_support.h"
 

@@ -1,4 +1,4 @@
-/* libs: kernels_cuda_emulated */
+/* libs: kernels_cuda_emulated : cost=20 */
 /* The CUDA kernels of rows and linears against the C reference by memcmp: over the shim, or under nvcc on a
  * GPU. Reads and writes the device's memory by copies alone. */
 #include <cmath>

@@ -1,4 +1,4 @@
-/* libs: kernels_cuda_emulated base */
+/* libs: kernels_cuda_emulated base : cost=10 */
 /* The best tokens of a row on the device, against sampler_rank, by memcmp. */
 #include "tests/cuda_cache_support.h"
 

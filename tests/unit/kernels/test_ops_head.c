@@ -1,4 +1,4 @@
-/* libs: kernels */
+/* libs: kernels : cost=15 */
 /* Op head against its definition, on every device: its logits, and the tokens that follow from them with
  * noise_of for each output and the largest sum. */
 #include "tests/choices.h"

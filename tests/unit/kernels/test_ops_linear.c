@@ -1,4 +1,4 @@
-/* libs: kernels */
+/* libs: kernels : cost=15 */
 /* Ops linear and linear_swiglu: each device against the C reference by memcmp; the C reference against plain
  * computations in double, written here from the definitions, within the error that f32 (or int8) must make.
  */
@@ -27,13 +27,14 @@ static double step_of(const float *x, size_t at) {
 
 /* |error| of one output: f32 rounding of every step, and half a step of every quantised activation. */
 static double linear_bound(const matrix *m, int32_t out, const float *x, int32_t row, bool int8) {
-  double bound = 0;
+  double bound = 0, step = 0;
   for (int32_t k = 0; k < m->columns; k++) {
     size_t at = (size_t)row * (size_t)m->columns + (size_t)k;
+    if (int8 && k % OPS_BLOCK == 0) step = step_of(x, at);
     double w = fabs(m->values[(size_t)out * (size_t)m->columns + (size_t)k]);
     /* where there are minima, two parts may cancel: bound their sizes, which are below 4 */
     bound += (w + 4) * (fabs((double)x[at]) + 1) * SUPPORT_F32_EPS * SUPPORT_ROUNDINGS;
-    if (int8) bound += w * 0.5 * step_of(x, at) * (1 + 1e-5);
+    if (int8) bound += w * 0.5 * step * (1 + 1e-5);
   }
   return bound;
 }

@@ -1,4 +1,4 @@
-/* libs: kernels */
+/* libs: kernels : cost=10 */
 /* Attention by splits and spans (ops.h), to the bit, on every device: rows whose keys are committed or staged
  * around the ends of splits, which see all of them, a window, or spans with gaps. What nobody sees is NaN. */
 #include "kernels/cpu/cpu_math.h"

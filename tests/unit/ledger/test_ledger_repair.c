@@ -1,4 +1,4 @@
-/* libs: ledger base */
+/* libs: ledger base : cost=10 */
 #include "orchestrator/ledger/ledger_repair.h"
 #include "orchestrator/ledger/ledger_check.h"
 #include "orchestrator/ledger/owner_lock.h"
@@ -7,7 +7,7 @@
 
 #include "tests/damage_support.h"
 
-#define SEEDS 240
+#define SEEDS 120
 
 static void count_damage(void *context, const ledger_damage *d) {
   (void)context;

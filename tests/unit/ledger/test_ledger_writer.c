@@ -1,4 +1,4 @@
-/* libs: ledger base */
+/* libs: ledger base : cost=15 */
 #include "tests/ledger_support.h"
 
 #include "orchestrator/ledger/ledger_writer.h"

@@ -1,4 +1,4 @@
-/* libs: model : timeout=600 far */
+/* libs: model : timeout=600 far cost=15 */
 /* The walk of model_walk.h over what architectures differ in (tests/golden/arch): biases, norms of queries
  * and keys, windows that end among committed and among staged keys, scaled frequencies; every instruction
  * set, both kinds of math. */

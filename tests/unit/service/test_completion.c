@@ -304,7 +304,7 @@ static void make(asked *q, uint64_t *random, char stops[2][16]) {
 static void test_bursts_of_every_size_give_the_same_text(void **state) {
   (void)state;
   int32_t stopped = 0, cut_back = 0;
-  for (uint64_t seed = 1; seed <= 2000; seed++) {
+  for (uint64_t seed = 1; seed <= 500; seed++) {
     uint64_t random = seed;
     char stops[2][16];
     size_t text_after[IDS_MAX + 1];
@@ -316,7 +316,7 @@ static void test_bursts_of_every_size_give_the_same_text(void **state) {
     for (int32_t burst = 0; burst <= q.count; burst++) play(&q, -1, burst, &random);
     for (int32_t logged = 0; logged < w.heard; logged++) play(&q, logged, (int32_t)(seed % 4), &random);
   }
-  assert_true(stopped > 300 && cut_back > 100);
+  assert_true(stopped > 75 && cut_back > 25);
 }
 
 /* The stop string begins in a token that is logged, and acknowledged, before the rest of it comes. */

@@ -1,4 +1,4 @@
-/* libs: target model : far */
+/* libs: target model : far cost=15 */
 /* The block pool of a virtual cache alone, and with a cache behind them: sessions come, prefill, stage,
  * commit, roll back and go, and every row that one of them reads is that of its own tokens. */
 #include "target_worker/session_store.h"

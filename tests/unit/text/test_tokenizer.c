@@ -1,4 +1,4 @@
-/* libs: text file base */
+/* libs: text file base : cost=20 */
 #include "common/text/bpe.h"
 #include "common/text/added_tokens.h"
 #include "common/text/tokenizer.h"
@@ -17,7 +17,7 @@
 #include "tests/json_lines.h"
 
 #define MODEL         "models/SmolLM2-135M-Instruct.Q4_1.gguf"
-#define HOSTILE_BYTES (1 << 20)
+#define HOSTILE_BYTES (1 << 19)
 
 static tokenizer *open_model(void) {
   gguf *g;

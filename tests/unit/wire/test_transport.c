@@ -1,4 +1,4 @@
-/* libs: wire base */
+/* libs: wire base : cost=15 */
 /* Messages between programs, the addresses where they meet, and peers that come and go. */
 #include "tests/transport_support.h"
 #include <pthread.h>

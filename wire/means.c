@@ -64,12 +64,11 @@ static bool ran_out(int code) {
 }
 
 /* Between the look and what ZeroMQ takes, other processes take some, and it goes on taking. Nothing here may
- * need memory. A mistake stays a signal, with a core. */
+ * need memory. After any other error it stays a signal, with a core. */
 EXPORTED _Noreturn void abort(void) {
   static const char sentence[] =
-      ": error: ZeroMQ cannot go on, for the reason above: if memory, threads or descriptors ran out, look "
-      "at "
-      "the limits (ulimit -v, -u, -n, and memory.max and pids.max of the control group)\n";
+      ": error: ZeroMQ cannot go on, for the reason above: if memory, threads or descriptors ran out, "
+      "look at the limits (ulimit -v, -u, -n, and memory.max and pids.max of the control group)\n";
   if (ran_out(errno)) {
     const char *name = program_invocation_short_name;
     ssize_t size = write(STDERR_FILENO, name, strlen(name));

@@ -86,7 +86,7 @@ typedef struct channel {
   char called[ENDPOINT_MAX];  /* of a DEALER: the same, a name's address in place of the name; "": none yet */
   bool answered;              /* of a DEALER: somebody there has answered since it was called */
   name_lookup *names;         /* of a DEALER that calls a name: the lookup, or its answer; NULL: none */
-  int turn;                   /* which of the name's addresses is called */
+  int turn;                   /* how many of the name's addresses were called */
   bool logged;                /* that the name has none */
   struct channel *next;
 } channel;

@@ -234,7 +234,6 @@ static void test_an_address_in_use_is_refused_until_it_is_free(void **state) {
   }
 }
 
-/* A file that somebody needs is not made room of. */
 /* What a listener made goes with it, but not what another program has put in its place. */
 static void test_a_socket_is_taken_away_by_whom_it_belongs_to(void **state) {
   (void)state;
@@ -260,6 +259,7 @@ static void test_a_socket_is_taken_away_by_whom_it_belongs_to(void **state) {
   }
 }
 
+/* A file that somebody needs is not made room of. */
 static void test_a_file_that_is_no_socket_is_left_alone(void **state) {
   (void)state;
   char ipc[100], bound[128], byte = 0;

@@ -116,7 +116,7 @@ static void test_a_stop_ends_all_of_them(void **state) {
   w->restarts = 1;
   start(w, "exit 1");
   run_until(w, 1);
-  int32_t second = start(w, "sleep 100");
+  int32_t second = start(w, "exec sleep 100");
   child_processes_stop(w->children);
   run_until(w, 2);
   assert_int_equal(w->exits[1].child, second);
@@ -167,7 +167,7 @@ static void test_a_program_that_gives_no_answer_is_not_waited_for(void **state) 
 static void test_a_child_that_runs_is_not_started_twice(void **state) {
   world *w = *state;
   err e;
-  assert_int_equal(child_processes_start(w->children, start(w, "sleep 100"), &e), ERR_STATE);
+  assert_int_equal(child_processes_start(w->children, start(w, "exec sleep 100"), &e), ERR_STATE);
   assert_int_equal(child_processes_alive(w->children), 1); /* the end of the test kills it */
 }
 

@@ -3,9 +3,9 @@
  * any moment: it stays within its limits and its memory, whatever a target claims. First byte: whether its
  * drafter reads features.
  */
-#include "tests/draft_support.h"
+#include "tests/support/draft_world.h"
 
-#include "near_frames.h"
+#include "tests/support/near_frames.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,8 +1,8 @@
 /* libs: wire base */
-/* Any bytes as a frame: tests/fuzz/frame_check.h tells what must hold. Corpus: wire/vectors. Each input that
- * is not long is followed by frames that differ from it in a few bytes, which costs a fraction of what
+/* Any bytes as a frame: tests/support/frame_check.h tells what must hold. Corpus: wire/vectors. Each input
+ * that is not long is followed by frames that differ from it in a few bytes, which costs a fraction of what
  * libFuzzer's own turn does. */
-#include "tests/fuzz/frame_check.h"
+#include "tests/support/frame_check.h"
 #include <stdio.h>
 
 enum { RELATED = 64 };

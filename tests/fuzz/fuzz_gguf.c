@@ -5,7 +5,7 @@
  * three bytes a change (offset, value), so that the deep parts are reached from the first second. */
 #include "common/file/model_file.h"
 #include "common/text/chat_template.h"
-#include "tests/gguf_builder.h"
+#include "tests/support/gguf_builder.h"
 
 #define TEMPLATE                                                                                             \
   "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "           \

@@ -3,6 +3,7 @@
  * taken gives a grammar that is one; and a state is the same however it was reached. */
 #include "common/grammar/grammar_matcher.h"
 #include "orchestrator/service/json_schema.h"
+#include "tests/support/random.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,7 @@ static grammar_matcher *open_matcher(const char *text, size_t size) {
 /* Goes where `choice` points among the allowed tokens, a few steps. */
 static void follow(grammar_matcher *m, grammar_matcher *other, uint32_t choice) {
   int32_t ids[12], n = 0;
+  uint64_t random = choice;
   for (; n < 12; n++) {
     if (grammar_matcher_move(m, ids, n / 2, ids + n / 2, n - n / 2)) abort();
     const uint32_t *mask = grammar_matcher_mask(m);
@@ -47,7 +49,7 @@ static void follow(grammar_matcher *m, grammar_matcher *other, uint32_t choice) 
     }
     if (token < 0) break;
     ids[n] = token;
-    choice = choice * 1664525 + 1013904223;
+    choice = (uint32_t)random_next(&random);
   }
   if (grammar_matcher_move(other, ids, n, NULL, 0) || grammar_matcher_move(m, ids, n, NULL, 0)) abort();
   const uint32_t *a = grammar_matcher_mask(m), *b = grammar_matcher_mask(other);

@@ -4,7 +4,7 @@
  * right one; else changes of a right GGUF, three bytes a change (offset, value). */
 #include "common/file/head_file.h"
 #include "common/file/json.h"
-#include "tests/gguf_builder.h"
+#include "tests/support/gguf_builder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

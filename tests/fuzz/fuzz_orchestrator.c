@@ -2,9 +2,9 @@
 /* fuzz_orchestrator - the orchestrator's machine between workers that send valid, near-right frames at any
  * moment, while clients begin, cancel and release sessions. Nothing is shown that is not logged, what was
  * shown never changes, and what a session ends with is one of the four ways to end. */
-#include "tests/sessions_support.h"
+#include "tests/support/sessions_world.h"
 
-#include "near_frames.h"
+#include "tests/support/near_frames.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,9 +1,9 @@
 /* libs: target_alone model_alone grammar text file wire speculative base */
 /* fuzz_target - a target's machine between peers that send valid, near-right frames at any moment, while a
  * toy engine computes. Whatever they send, every token of every session's output must be the model's. */
-#include "tests/target_support.h"
+#include "tests/support/target_world.h"
 
-#include "near_frames.h"
+#include "tests/support/near_frames.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

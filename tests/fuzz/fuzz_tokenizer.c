@@ -5,7 +5,7 @@
  * follows. */
 #include "common/text/detokenizer.h"
 #include "common/base/utf8.h"
-#include "tests/gguf_builder.h"
+#include "tests/support/gguf_builder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,7 +2,8 @@
  * folders (good ones, bad ones, and what fuzz_frame has found), or made of the parts of two of them
  * (frame_check.h). Without the instruments of a fuzzer this tries ten times as many in the same time; a
  * sanitizer or abort() tells of one that breaks something, and the file many_frames-crash has it. */
-#include "tests/fuzz/frame_check.h"
+#include "tests/support/frame_check.h"
+#include "tests/support/random.h"
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
@@ -45,7 +46,7 @@ static void load_folder(const char *folder) {
 /* The beginning of one and the end of another, of which a few bytes are changed. */
 static void try_parts(const frame *a, const frame *b, uint64_t *random) {
   static uint8_t both[FRAME_CHECK_SIZE];
-  uint64_t draw = frame_check_random(random);
+  uint64_t draw = random_next(random);
   size_t head = draw % (a->size + 1), tail = draw / 65536 % b->size + 1;
   if (head + tail > sizeof both) return;
   memcpy(both, a->data, head);
@@ -54,7 +55,7 @@ static void try_parts(const frame *a, const frame *b, uint64_t *random) {
 }
 
 static void try_one(uint64_t *random) {
-  uint64_t draw = frame_check_random(random);
+  uint64_t draw = random_next(random);
   const frame *a = &frames[draw % frame_count], *b = &frames[(draw >> 32) % frame_count];
   if (draw >> 62)
     frame_check_related(a->data, a->size, random);
@@ -76,7 +77,7 @@ int main(int argc, char **argv) {
     return 2;
   }
   time_t end = time(NULL) + atol(argv[1]);
-  uint64_t random = strtoull(argv[2], NULL, 10) * 0x9e3779b97f4a7c15u | 1;
+  uint64_t random = strtoull(argv[2], NULL, 10);
   for (int i = 3; i < argc; i++) load_folder(argv[i]);
   if (frame_count == 0) {
     fprintf(stderr, "many_frames: there are no frames in these folders\n");

@@ -1,6 +1,7 @@
 #include "tests/sim/net.h"
 
 #include "wire/codec.h"
+#include "tests/support/random.h"
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,11 +87,8 @@ void net_close(net *n) {
   free(n);
 }
 
-uint64_t net_random(net *n) { /* splitmix64 */
-  uint64_t z = n->random += 0x9E3779B97F4A7C15u;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
+uint64_t net_random(net *n) {
+  return random_next(&n->random);
 }
 
 uint64_t net_now(const net *n) {

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "tests/scratch.h"
+#include "tests/support/scratch.h"
 
 static api_keys keys_of(const char *commas) {
   api_keys k = {0};

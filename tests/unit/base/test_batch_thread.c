@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "tests/patience.h"
+#include "tests/support/patience.h"
 
 enum { LOG_MAX = 1 << 16 };
 

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "tests/scratch.h"
+#include "tests/support/scratch.h"
 
 /* --- a machine on paper --- */
 

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "tests/scratch.h"
+#include "tests/support/scratch.h"
 
 #define BOOT_ID    "/proc/sys/kernel/random/boot_id"
 #define MACHINE_ID "/etc/machine-id"

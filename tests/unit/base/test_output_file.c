@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "tests/scratch.h"
+#include "tests/support/scratch.h"
 
 static void put(const char *path, const char *text) {
   FILE *f = fopen(path, "w");

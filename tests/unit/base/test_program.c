@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "tests/patience.h"
+#include "tests/support/patience.h"
 
 static void whole_numbers_are_whole(void **state) {
   (void)state;

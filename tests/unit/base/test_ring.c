@@ -10,8 +10,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "tests/patience.h"
-#include "tests/thread_state.h"
+#include "tests/support/patience.h"
+#include "tests/support/thread_state.h"
 
 typedef struct item {
   uint64_t number;

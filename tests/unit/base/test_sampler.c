@@ -4,6 +4,7 @@
 #include "common/base/sampler.h"
 
 #include "common/base/noise.h"
+#include "tests/support/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,11 +18,6 @@
 #include <string.h>
 
 enum { VOCAB_MAX = 49152 };
-
-static uint32_t draw(uint64_t *s, uint32_t below) {
-  *s = *s * 6364136223846793005u + 1442695040888963407u;
-  return (uint32_t)(*s >> 33) % below;
-}
 
 static sampler_options options(float temperature, int32_t top_k, float top_p, float min_p) {
   sampler_options o = SAMPLER_DEFAULTS;
@@ -335,16 +331,17 @@ static int32_t pick_by_sorting(const sampler_options *o, const float *x, int32_t
 
 /* Logits of several shapes: flat, peaked, with many ties, with some that do not count. */
 static void fill_logits(uint64_t *rng, float *x, int32_t vocab) {
-  uint32_t shape = draw(rng, 6), steps = 2 + draw(rng, 30);
+  uint32_t shape = random_below(rng, 6), steps = 2 + random_below(rng, 30);
   for (int32_t t = 0; t < vocab; t++) {
-    float u = (float)draw(rng, 1 << 20) / (1 << 20);
+    float u = (float)random_below(rng, 1 << 20) / (1 << 20);
     static const float spread[] = {0.01f, 3, 30, 0, 8, 0};
-    x[t] = shape == 3 ? (float)draw(rng, steps) - (float)steps / 2 : spread[shape] * (u - 0.5f);
-    if (shape == 5) x[t] = 100 - (float)draw(rng, 4) * 0x1p-17f; /* at a low temperature: equal sums */
-    if (shape == 4 && draw(rng, 4) == 0) x[t] = -INFINITY;
-    if (shape == 4 && draw(rng, 4) == 0) x[t] = draw(rng, 2) ? 0.0f : -0.0f;
+    x[t] = shape == 3 ? (float)random_below(rng, steps) - (float)steps / 2 : spread[shape] * (u - 0.5f);
+    if (shape == 5)
+      x[t] = 100 - (float)random_below(rng, 4) * 0x1p-17f; /* at a low temperature: equal sums */
+    if (shape == 4 && random_below(rng, 4) == 0) x[t] = -INFINITY;
+    if (shape == 4 && random_below(rng, 4) == 0) x[t] = random_below(rng, 2) ? 0.0f : -0.0f;
   }
-  if (shape != 5) x[draw(rng, (uint32_t)vocab)] = 4;
+  if (shape != 5) x[random_below(rng, (uint32_t)vocab)] = 4;
 }
 
 static void filters_are_a_sort(void **state) {
@@ -358,11 +355,11 @@ static void filters_are_a_sort(void **state) {
   static const int32_t top_ks[] = {0, 0, 1, 2, 7, 40, 300, INT32_MAX};
   for (uint64_t seed = 1; seed <= 4000; seed++) {
     uint64_t rng = seed;
-    int32_t vocab = seed % 400 == 0 ? VOCAB_MAX : vocabs[draw(&rng, 8)];
+    int32_t vocab = seed % 400 == 0 ? VOCAB_MAX : vocabs[random_below(&rng, 8)];
     sampler *s = sampler_of(vocab);
     fill_logits(&rng, x, vocab);
-    sampler_options o = options(temperatures[draw(&rng, 5)], top_ks[draw(&rng, 8)], top_ps[draw(&rng, 6)],
-                                min_ps[draw(&rng, 5)]);
+    sampler_options o = options(temperatures[random_below(&rng, 5)], top_ks[random_below(&rng, 8)],
+                                top_ps[random_below(&rng, 6)], min_ps[random_below(&rng, 5)]);
     o.seed = seed;
     for (int32_t position = 0; position < 3; position++)
       assert_int_equal(sampler_pick(s, &o, NULL, x, position),
@@ -425,7 +422,7 @@ static void bounds_are_inclusive(void **state) {
   uint64_t rng = 1;
   for (int i = 0; i < 600; i++)
     for (int t = 0; t < 3; t++) { /* powers of two: nothing is rounded */
-      float min_p = i < 4 ? ends[i] : (float)(1 + draw(&rng, 9999)) / 10000;
+      float min_p = i < 4 ? ends[i] : (float)(1 + random_below(&rng, 9999)) / 10000;
       float at = sampler_log(min_p) * temperatures[t];
       const float x[] = {nextafterf(at, -INFINITY), at, 0, nextafterf(at, INFINITY)};
       sampler_options o = options(temperatures[t], 0, 1, min_p);
@@ -539,8 +536,8 @@ static void distribution_is_the_softmax(void **state) {
   float x[CELLS];
   double p[CELLS], wrong[CELLS];
   int64_t seen[CELLS];
-  uint64_t rng = 11;
-  for (int32_t t = 0; t < CELLS; t++) x[t] = (float)draw(&rng, 1000) / 150 - 3;
+  uint64_t rng = 18; /* logits with which the control shows in every case */
+  for (int32_t t = 0; t < CELLS; t++) x[t] = (float)random_below(&rng, 1000) / 150 - 3;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     sampler_options o = cases[i], other = o;
     o.repeat_penalty = 1;
@@ -592,10 +589,10 @@ static void greedy_takes_the_lowest_of_equals(void **state) {
   static float x[1000];
   uint64_t rng = 3;
   for (int round = 0; round < 500; round++) {
-    int32_t vocab = 1 + (int32_t)draw(&rng, 1000), want = -1;
+    int32_t vocab = 1 + (int32_t)random_below(&rng, 1000), want = -1;
     for (int32_t t = 0; t < vocab; t++) {
-      x[t] = (float)draw(&rng, 30) - 50;
-      if (draw(&rng, 5) == 0) x[t] = -INFINITY;
+      x[t] = (float)random_below(&rng, 30) - 50;
+      if (random_below(&rng, 5) == 0) x[t] = -INFINITY;
       if (x[t] > -INFINITY && (want < 0 || x[t] > x[want])) want = t;
     }
     sampler *s = sampler_of(vocab);
@@ -653,15 +650,15 @@ static void ranks_are_a_sort(void **state) {
   int32_t short_ones = 0;
   for (uint64_t seed = 1; seed <= 4000; seed++) {
     uint64_t rng = seed;
-    int32_t vocab = seed % 400 == 0 ? VOCAB_MAX : vocabs[draw(&rng, 8)];
+    int32_t vocab = seed % 400 == 0 ? VOCAB_MAX : vocabs[random_below(&rng, 8)];
     sampler *s = sampler_of(vocab);
     fill_logits(&rng, x, vocab);
-    sampler_options o = options(temperatures[draw(&rng, 6)], top_ks[draw(&rng, 7)], top_ps[draw(&rng, 5)],
-                                min_ps[draw(&rng, 5)]);
+    sampler_options o = options(temperatures[random_below(&rng, 6)], top_ks[random_below(&rng, 7)],
+                                top_ps[random_below(&rng, 5)], min_ps[random_below(&rng, 5)]);
     o.seed = seed;
     for (int32_t position = 0; position < 3; position++) {
       sampler_ranked got[SAMPLER_RANKED_MAX];
-      int32_t wanted = 1 + (int32_t)draw(&rng, SAMPLER_RANKED_MAX);
+      int32_t wanted = 1 + (int32_t)random_below(&rng, SAMPLER_RANKED_MAX);
       int32_t all = rank_by_sorting(&o, x, vocab, position, values, order);
       int32_t count = sampler_rank(s, &o, NULL, x, position, wanted, got);
       assert_int_equal(count, all < wanted ? all : wanted);
@@ -681,15 +678,15 @@ static void ranks_are_a_sort(void **state) {
  * are. */
 static void split_tokens(uint64_t *rng, const float *x, int32_t vocab, int32_t *tokens, float *logits,
                          float *dense, sampler_listed lists[2]) {
-  int32_t first = (int32_t)draw(rng, (uint32_t)vocab + 1);
+  int32_t first = (int32_t)random_below(rng, (uint32_t)vocab + 1);
   for (int32_t t = 0; t < vocab; t++) tokens[t] = t;
   for (int32_t t = vocab - 1; t > 0; t--) {
-    int32_t other = (int32_t)draw(rng, (uint32_t)t + 1), kept = tokens[t];
+    int32_t other = (int32_t)random_below(rng, (uint32_t)t + 1), kept = tokens[t];
     tokens[t] = tokens[other];
     tokens[other] = kept;
   }
   for (int32_t i = 0; i < vocab; i++) {
-    bool none = draw(rng, 4) == 0;
+    bool none = random_below(rng, 4) == 0;
     logits[i] = x[tokens[i]];
     dense[tokens[i]] = none ? -INFINITY : logits[i];
     if (none) tokens[i] = -1;
@@ -714,19 +711,20 @@ static void listed_tokens_rank_as_a_vocabulary_without_the_others(void **state) 
     uint64_t rng = seed;
     sampler_listed lists[2];
     sampler_ranked got[SAMPLER_RANKED_MAX], want[SAMPLER_RANKED_MAX];
-    int32_t vocab = vocabs[draw(&rng, 7)], wanted = 1 + (int32_t)draw(&rng, SAMPLER_RANKED_MAX);
+    int32_t vocab = vocabs[random_below(&rng, 7)],
+            wanted = 1 + (int32_t)random_below(&rng, SAMPLER_RANKED_MAX);
     sampler *s = sampler_of(vocab);
     fill_logits(&rng, x, vocab);
-    for (int32_t t = 0; seed % 2 && t < vocab; t++) x[t] = (float)draw(&rng, 3);
+    for (int32_t t = 0; seed % 2 && t < vocab; t++) x[t] = (float)random_below(&rng, 3);
     split_tokens(&rng, x, vocab, tokens, logits, dense, lists);
-    sampler_options o = options(temperatures[draw(&rng, 4)], top_ks[draw(&rng, 5)], top_ps[draw(&rng, 3)],
-                                draw(&rng, 2) ? 0.05f : 0);
-    o.repeat_penalty = penalties[draw(&rng, 4)];
-    o.presence_penalty = (float)draw(&rng, 2);
-    o.frequency_penalty = (float)draw(&rng, 2) / 4;
+    sampler_options o = options(temperatures[random_below(&rng, 4)], top_ks[random_below(&rng, 5)],
+                                top_ps[random_below(&rng, 3)], random_below(&rng, 2) ? 0.05f : 0);
+    o.repeat_penalty = penalties[random_below(&rng, 4)];
+    o.presence_penalty = (float)random_below(&rng, 2);
+    o.frequency_penalty = (float)random_below(&rng, 2) / 4;
     o.seed = seed;
-    row.prompt_count = (int32_t)draw(&rng, 9);
-    row.bias_tokens = biased, row.bias_values = bias, row.bias_count = draw(&rng, 3) ? 0 : 4;
+    row.prompt_count = (int32_t)random_below(&rng, 9);
+    row.bias_tokens = biased, row.bias_values = bias, row.bias_count = random_below(&rng, 3) ? 0 : 4;
     int32_t count = sampler_rank(s, &o, &row, dense, 7, wanted, want);
     assert_int_equal(sampler_rank_listed(s, &o, &row, lists, 2, 7, wanted, got), count);
     for (int32_t i = 0; i < count; i++) {
@@ -939,7 +937,7 @@ static void a_pick_is_a_function(void **state) {
   enum { N = 5000 };
   static float x[N], copy[N];
   uint64_t rng = 8;
-  for (int32_t t = 0; t < N; t++) copy[t] = x[t] = (float)draw(&rng, 1000) / 1000;
+  for (int32_t t = 0; t < N; t++) copy[t] = x[t] = (float)random_below(&rng, 1000) / 1000;
   int changed[3] = {0};
   const int32_t history[] = {3, 4};
   const sampler_row row = {.history = history, .history_count = 2};
@@ -1032,7 +1030,7 @@ static void equal_sums_go_to_the_lowest_id(void **state) {
   sampler *s = sampler_of(64);
   sampler_options o = options(1e-5f, 0, 1, 0);
   for (int32_t position = 0; position < 2000; position++) {
-    for (int32_t t = 0; t < 64; t++) x[t] = 100 - (float)draw(&rng, 4) * 0x1p-17f;
+    for (int32_t t = 0; t < 64; t++) x[t] = 100 - (float)random_below(&rng, 4) * 0x1p-17f;
     assert_int_equal(sampler_pick(s, &o, NULL, x, position), pick_by_sorting(&o, x, 64, position, order));
   }
   sampler_free(s);

@@ -1,7 +1,7 @@
 /* libs: cli service wire speculative text model file base */
 #include "orchestrator/cli/default_head.h"
 
-#include "tests/head_target.h"
+#include "tests/support/head_target.h"
 
 static void test_a_head_that_came_with_the_program_is_used(void **state) {
   (void)state;

@@ -3,7 +3,7 @@
 #include "orchestrator/cli/flags.h"
 
 #include "orchestrator/service/request_json.h"
-#include "tests/request_support.h"
+#include "tests/support/same_request.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

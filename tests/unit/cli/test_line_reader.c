@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "tests/scratch.h"
+#include "tests/support/scratch.h"
 
 enum { LINE_MAX_BYTES = 10 };
 

@@ -2,7 +2,7 @@
 /* Request lines under way together, over the real sessions; this file is the target. */
 #include "orchestrator/service/request_queue.h"
 #include "orchestrator/cli/commands.h"
-#include "tests/fake_service.h"
+#include "tests/support/fake_service.h"
 
 enum { VOCABULARY = 50, LINES_MAX = 8, IDS_MAX = 16 };
 

@@ -1,7 +1,7 @@
 /* libs: draft wire speculative base */
 /* One session and its target: ATTACH, NODES, TOKENS, TREE_RESET, and how it ends. */
 #include "draft_worker/draft_state.h"
-#include "tests/draft_support.h"
+#include "tests/support/draft_world.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
 /* What a head's files say of it as a drafter. */
 #include "draft_worker/draft_eagle3.h"
 
-#include "tests/head_target.h"
+#include "tests/support/head_target.h"
 
 static void test_a_head_says_what_it_reads_and_how_far_it_was_trained(void **state) {
   (void)state;

@@ -1,6 +1,6 @@
 /* libs: draft wire speculative base */
 /* OPEN and END, as a draft takes them. */
-#include "tests/draft_support.h"
+#include "tests/support/draft_world.h"
 
 static void test_open_again_changes_nothing(void **state) {
   world *w = *state;

@@ -1,6 +1,6 @@
 /* libs: draft wire speculative base */
 /* The programs that a draft is connected to greet, refuse it, fall silent and return. */
-#include "tests/draft_support.h"
+#include "tests/support/draft_world.h"
 
 static void test_hello_says_what_this_draft_is(void **state) {
   world *w = *state;

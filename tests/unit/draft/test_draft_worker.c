@@ -1,7 +1,7 @@
 /* libs: draft wire speculative base */
 /* Who may say what to a draft, how it drains, and the batches of a model. */
 #include "draft_worker/draft_state.h"
-#include "tests/draft_support.h"
+#include "tests/support/draft_world.h"
 
 #include "common/base/program.h"
 

@@ -1,6 +1,6 @@
 /* libs: draft wire speculative base */
 /* Features at a draft: what it asks for, and what it takes of that which comes. */
-#include "tests/draft_support.h"
+#include "tests/support/draft_world.h"
 
 #include "draft_worker/draft_state.h"
 #include "draft_worker/feature_intake.h"

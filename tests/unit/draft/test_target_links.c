@@ -1,6 +1,6 @@
 /* libs: draft wire speculative base */
 /* The connections to targets: made once, tried again, given up; who is not there is reported. */
-#include "tests/draft_support.h"
+#include "tests/support/draft_world.h"
 
 static void test_a_known_target_is_not_called_twice(void **state) {
   world *w = *state;

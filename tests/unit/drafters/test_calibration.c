@@ -3,7 +3,7 @@
 
 #include "common/base/noise.h"
 #include "common/file/head_calibration.h"
-#include "tests/source_folder.h"
+#include "tests/support/source_folder.h"
 
 #include <math.h>
 #include <setjmp.h>

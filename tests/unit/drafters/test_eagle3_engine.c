@@ -4,7 +4,8 @@
  * states. */
 #include "draft_worker/drafters/eagle3_engine.h"
 #include "common/model/kv_rows.h"
-#include "tests/model_support.h"
+#include "tests/support/models.h"
+#include "tests/support/random.h"
 
 #include <string.h>
 
@@ -118,13 +119,13 @@ typedef struct world {
   draft_head head;
   eagle3_engine *g;
   text texts[SEQUENCES];
-  uint32_t random;
+  uint64_t random;
   uint64_t serial;
   int32_t results, deep;
 } world;
 
 static int32_t roll(world *w, int32_t below) {
-  return (int32_t)(support_random(&w->random) % (uint32_t)below);
+  return (int32_t)random_below(&w->random, (uint32_t)below);
 }
 
 static void open_world(world *w) {

@@ -2,7 +2,8 @@
 /* The engine of a draft against the plain way: whatever it was asked before, in whatever company, an answer
  * is what the model says after C and the path, and rows that were computed once are not computed again. */
 #include "draft_worker/drafters/model_engine.h"
-#include "tests/model_support.h"
+#include "tests/support/models.h"
+#include "tests/support/random.h"
 
 #include <math.h>
 #include <string.h>
@@ -32,13 +33,13 @@ typedef struct world {
   model_engine *g;
   vocabulary_map bridge;
   text texts[SEQUENCES];
-  uint32_t random;
+  uint64_t random;
   uint64_t serial;
   int32_t kept, results;
 } world;
 
 static int32_t roll(world *w, int32_t below) {
-  return (int32_t)(support_random(&w->random) % (uint32_t)below);
+  return (int32_t)random_below(&w->random, (uint32_t)below);
 }
 
 /* The target's token t is the draft's t + SHIFT; a few have no partner. */

@@ -9,7 +9,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "tests/json_lines.h"
+#include "tests/support/json_lines.h"
+#include "tests/support/random.h"
 
 #define GOLDEN TANDEM_SOURCE_DIR "/tests/golden/smollm2_greedy.jsonl"
 #define ROOM   4096
@@ -84,18 +85,13 @@ static void the_end_is_no_occurrence(void **state) {
   prefix_fini(&p);
 }
 
-static uint32_t next_random(uint32_t *state) {
-  *state = *state * 1664525u + 1013904223u;
-  return *state >> 16;
-}
-
 /* Few different tokens, and stretches repeated: endings of every length, collisions of every kind. */
-static size_t random_text(int32_t *out, size_t count, uint32_t seed) {
+static size_t random_text(int32_t *out, size_t count, uint64_t seed) {
   for (size_t n = 0; n < count;) {
-    size_t length = 1 + next_random(&seed) % 12, from = n > 20 ? next_random(&seed) % (n - 12) : 0;
-    bool copy = n > 20 && next_random(&seed) % 2;
+    size_t length = 1 + random_below(&seed, 12), from = n > 20 ? random_below(&seed, (uint32_t)n - 12) : 0;
+    bool copy = n > 20 && random_below(&seed, 2);
     for (size_t i = 0; i < length && n < count; i++, n++)
-      out[n] = copy ? out[from + i] : (int32_t)(next_random(&seed) % 30);
+      out[n] = copy ? out[from + i] : (int32_t)random_below(&seed, 30);
   }
   return count;
 }
@@ -121,14 +117,14 @@ static void candidates_are_a_function_of_the_tokens(void **state) {
   enum { COUNT = 700, PROMPT = 60 };
   int32_t text[COUNT];
   random_text(text, COUNT, 8);
-  uint32_t seed = 4;
+  uint64_t seed = 4;
   prefix p = prefix_with(text, PROMPT);
   immediate_session *d = ngram_kind.open(NULL, &p, PROMPT, &any);
   for (int round = 0; p.length < COUNT; round++) {
-    int32_t step = 1 + (int32_t)(next_random(&seed) % 9);
+    int32_t step = 1 + (int32_t)random_below(&seed, 9);
     if (step > COUNT - p.length) step = COUNT - p.length;
     if (round % 5 == 4) { /* a detour that a rollback undoes, to as many tokens as before */
-      int32_t kept = p.length - 1 - (int32_t)(next_random(&seed) % 3), length = p.length;
+      int32_t kept = p.length - 1 - (int32_t)random_below(&seed, 3), length = p.length;
       prefix_truncate(&p, kept);
       for (int32_t i = kept; i < length; i++) prefix_append(&p, &(int32_t){29 - text[i]}, 1);
       ngram_kind.advance(d, &p);

@@ -11,9 +11,9 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "tests/scratch.h"
+#include "tests/support/scratch.h"
 
-#include "tests/json_lines.h"
+#include "tests/support/json_lines.h"
 
 #define BOOK    TANDEM_SOURCE_DIR "/tests/golden/replay_book.jsonl"
 #define DRAWS   TANDEM_SOURCE_DIR "/tests/golden/replay_draws.jsonl"

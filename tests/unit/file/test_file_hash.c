@@ -9,7 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/user_folder.h"
-#include "tests/scratch.h"
+#include "tests/support/scratch.h"
 #include <limits.h>
 #include <sys/mman.h>
 #include <sys/stat.h>

@@ -1,6 +1,6 @@
 /* libs: file base */
 #include "common/file/gguf.h"
-#include "tests/gguf_builder.h"
+#include "tests/support/gguf_builder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "tests/scratch.h"
+#include "tests/support/scratch.h"
 
 #define MODEL "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 

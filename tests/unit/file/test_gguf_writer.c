@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "tests/scratch.h"
+#include "tests/support/scratch.h"
 
 static bool same(gguf_string a, const char *b) {
   return a.size == strlen(b) && memcmp(a.data, b, strlen(b)) == 0;

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "tests/scratch.h"
+#include "tests/support/scratch.h"
 
 static const head_calibration MEASURED = {
     true, {{1.25f, 0.5f, 0, 2, 1, -0.5f}, {1, 0.25f, 0.125f, 1.5f, 0.75f, 0.25f}}};

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "tests/head_builder.h"
+#include "tests/support/head_builder.h"
 
 static const char with_norm[] =
     "{\"speculators_model_type\":\"eagle3\",\"architectures\":[\"Eagle3Speculator\"],\"draft_vocab_size\":24,"

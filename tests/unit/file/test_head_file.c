@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "tests/head_builder.h"
+#include "tests/support/head_builder.h"
 
 static float value_at(const gguf_tensor *t, size_t i) {
   float v;

@@ -7,8 +7,9 @@
 
 #include <cmocka.h>
 
-#include "tests/gguf_builder.h"
-#include "tests/head_builder.h"
+#include "tests/support/gguf_builder.h"
+#include "tests/support/head_builder.h"
+#include "tests/support/random.h"
 
 typedef struct fixture {
   folder folder;
@@ -184,10 +185,9 @@ static const gguf_tensor TARGET_ROWS = {.name = "rows",
 
 /* The head's rows are an affine function of the target's. */
 static void make_rows(void) {
-  unsigned random = 1;
+  uint64_t random = 1;
   for (int t = 0; t < MAP_VOCAB; t++)
-    for (int i = 0; i < MAP_EMBED; i++)
-      random = random * 1664525 + 1013904223, target_rows[t][i] = (float)(int)(random >> 16) / 32768 - 1;
+    for (int i = 0; i < MAP_EMBED; i++) target_rows[t][i] = (float)random_below(&random, 65536) / 32768 - 1;
   for (int t = 0; t < MAP_VOCAB; t++)
     for (int o = 0; o < MAP_EMBED; o++) {
       head_rows[t][o] = head_value("constant", (size_t)o);

@@ -1,6 +1,6 @@
 /* libs: file base */
 #include "common/file/model_file.h"
-#include "tests/gguf_builder.h"
+#include "tests/support/gguf_builder.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "tests/folder_builder.h"
+#include "tests/support/folder_builder.h"
 
 /* --- config.json alone --- */
 

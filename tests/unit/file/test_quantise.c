@@ -1,6 +1,6 @@
 /* libs: file base */
 #include "common/file/quantise.h"
-#include "tests/source_folder.h"
+#include "tests/support/source_folder.h"
 
 #include <math.h>
 #include <setjmp.h>

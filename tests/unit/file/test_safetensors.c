@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "tests/folder_builder.h"
+#include "tests/support/folder_builder.h"
 
 static int open_text(const char *header, size_t data, safetensors **s, uint8_t **bytes, err *e) {
   size_t size;

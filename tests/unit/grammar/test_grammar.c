@@ -3,6 +3,7 @@
  * grammar holds makes that long. */
 #include "common/grammar/grammar_matcher.h"
 #include "common/grammar/grammar_states.h"
+#include "tests/support/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -316,12 +317,11 @@ static void the_best_allowed_token_is_chosen(void **state) {
   float logits[TOKENS];
   assert_int_equal(sampler_alloc(&s, TOKENS), ERR_OK);
   grammar_matcher *m = open_matcher(json_like);
-  uint32_t drawn = 1;
+  uint64_t random = 1;
   for (int32_t round = 0; round < 400; round++) {
     const sampler_options *o = &options[round % 4];
     const int32_t ids[] = {BYTES + 0, 'a', BYTES + 1};
-    for (int32_t i = 0; i < TOKENS; i++)
-      logits[i] = (float)((drawn = drawn * 1664525 + 1013904223) >> 24) / 25;
+    for (int32_t i = 0; i < TOKENS; i++) logits[i] = (float)random_below(&random, 256) / 25;
     assert_int_equal(grammar_matcher_move(m, ids, round % 3 + 1, NULL, 0), ERR_OK);
     const sampler_row none = {0}, masked = {.mask = grammar_matcher_mask(m)};
     int32_t want = sampler_pick(s, o, &masked, logits, round);

@@ -3,7 +3,7 @@
  * and the scalar arithmetic that they share. */
 #include "kernels/cpu/cpu_isa.h"
 #include "kernels/cpu/cpu_math.h"
-#include "tests/ops_support.h"
+#include "tests/support/ops_devices.h"
 
 /* --- quantise --- */
 

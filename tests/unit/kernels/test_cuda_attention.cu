@@ -1,6 +1,6 @@
 /* libs: kernels_cuda_emulated : cost=15 */
 /* Attention against the definition of ops.h, written here once more as plain loops, by memcmp. */
-#include "tests/cuda_cache_support.h"
+#include "tests/support/cuda_cache.h"
 
 #define LAYERS  2
 #define LAYER   1

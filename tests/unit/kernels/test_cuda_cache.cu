@@ -1,6 +1,6 @@
 /* libs: kernels_cuda_emulated model */
 /* Kernels that make angles and write the cache, against the C reference, by memcmp. */
-#include "tests/cuda_cache_support.h"
+#include "tests/support/cuda_cache.h"
 
 PORTABLE_C_BEGIN
 #include "common/model/rope.h"

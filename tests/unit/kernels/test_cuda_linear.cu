@@ -12,15 +12,15 @@
 #include "kernels/cuda/cuda_kernels.h"
 extern "C" {
 #include "kernels/cpu/cpu_kernels.h"
-#include "tests/quant_blocks.h"
+#include "tests/support/quant_blocks.h"
+#include "tests/support/random.h"
 #include <cmocka.h>
 }
 
-static uint32_t random_state = 1;
-
+/* 24 of them. */
 static uint32_t random_bits(void) {
-  random_state = random_state * 1664525u + 1013904223u;
-  return random_state >> 8;
+  static uint64_t state = 1;
+  return (uint32_t)(random_next(&state) >> 40);
 }
 
 static float random_float() { /* mostly in [-1, 1), now and then larger */

@@ -1,6 +1,6 @@
 /* libs: kernels_cuda_emulated base : cost=10 */
 /* The best tokens of a row on the device, against sampler_rank, by memcmp. */
-#include "tests/cuda_cache_support.h"
+#include "tests/support/cuda_cache.h"
 
 #include "kernels/cuda/rank.h"
 

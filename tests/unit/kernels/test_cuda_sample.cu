@@ -1,6 +1,6 @@
 /* libs: kernels_cuda_emulated */
 /* The choice of tokens against the C reference, and against its definition (ops.h). */
-#include "tests/cuda_cache_support.h"
+#include "tests/support/cuda_cache.h"
 
 #include <algorithm>
 

@@ -2,8 +2,8 @@
 /* The quantised weight types against the PyPI package `gguf` (tests/golden/make_dequant.py): what `embed`
  * reads out of a packed matrix is what the package says, bit for bit, and so are the weights that f32 math
  * multiplies with. */
-#include "tests/ops_support.h"
-#include "tests/source_folder.h"
+#include "tests/support/ops_devices.h"
+#include "tests/support/source_folder.h"
 
 #define ROWS_MAX 16
 

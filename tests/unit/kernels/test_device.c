@@ -1,7 +1,7 @@
 /* libs: kernels : far emulated */
 /* What a device promises beside its ops (kernels/device.h): names, memory, windows, limits, counters. */
 #include "kernels/cpu/cpu_isa.h"
-#include "tests/ops_cache.h"
+#include "tests/support/ops_cache.h"
 
 #include <pthread.h>
 #include <sched.h>

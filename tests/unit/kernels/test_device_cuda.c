@@ -6,6 +6,7 @@
 #include "kernels/cuda/shim_runtime.h"
 #include "kernels/devices/devices.h"
 #include "kernels/devices/self_test.h"
+#include "tests/support/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -180,11 +181,9 @@ typedef struct small_model {
 
 static small_model open_model(device *d) {
   static float file[VOCABULARY * COLUMNS];
-  uint32_t random = 99;
-  for (size_t i = 0; i < VOCABULARY * COLUMNS; i++) {
-    random = random * 1664525u + 1013904223u;
-    file[i] = (float)(random >> 8) / 0x1p23f - 1.0f;
-  }
+  uint64_t random = 99;
+  for (size_t i = 0; i < VOCABULARY * COLUMNS; i++)
+    file[i] = (float)random_below(&random, 1 << 24) / 0x1p23f - 1.0f;
   small_model m = {.d = d, .x = d->table->act(d, ROWS, COLUMNS, true)};
   size_t bytes = d->table->packed_bytes(OPS_F32, VOCABULARY, COLUMNS);
   m.memory = d->table->take(d, MEM_WEIGHTS, bytes);

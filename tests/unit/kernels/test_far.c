@@ -2,7 +2,7 @@
 /* The far device catches what it is for: host code that leans on memory, on time or on arrays that a remote
  * device does not share. */
 #include "kernels/far/far.h"
-#include "tests/fake_device.h"
+#include "tests/support/fake_device.h"
 
 #include <setjmp.h>
 #include <signal.h>

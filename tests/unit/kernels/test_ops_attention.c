@@ -2,7 +2,7 @@
 /* Ops rope, rope_store and attention: each device against the C reference by memcmp, however many keys are
  * committed or staged and wherever they lie; the reference against plain computations in double. */
 #include "kernels/rope_angle.h"
-#include "tests/ops_cache.h"
+#include "tests/support/ops_cache.h"
 
 /* --- the angles --- */
 

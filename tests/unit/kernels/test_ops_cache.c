@@ -1,7 +1,7 @@
 /* libs: kernels : far emulated */
 /* Commits, block tables and the staging pool, on every device: rows that were staged and then committed give
  * the bits of rows that were stored straight, whatever happens between the commit and the next forward. */
-#include "tests/ops_cache.h"
+#include "tests/support/ops_cache.h"
 
 static const attention_case halves = {OPS_KV_F16, 2, 2, 24, 24, 0, 0, false, 0};
 static const attention_case singles = {OPS_KV_F32, 4, 2, 32, 16, 0, 0, true, 0};

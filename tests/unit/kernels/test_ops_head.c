@@ -1,7 +1,7 @@
 /* libs: kernels : cost=15 */
 /* Op head against its definition, on every device: its logits, and the tokens that follow from them with
  * noise_of for each output and the largest sum. */
-#include "tests/choices.h"
+#include "tests/support/choices.h"
 
 #define ROWS_MAX 140 /* more than one pass of the CPU's op takes */
 

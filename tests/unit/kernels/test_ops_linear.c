@@ -3,7 +3,7 @@
  * computations in double, written here from the definitions, within the error that f32 (or int8) must make.
  */
 #include "kernels/cpu/cpu_math.h"
-#include "tests/ops_support.h"
+#include "tests/support/ops_devices.h"
 
 #define ROWS_MAX 33 /* two full tiles of the widest CPU kernel and a row more */
 

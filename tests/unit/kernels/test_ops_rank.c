@@ -1,7 +1,7 @@
 /* libs: kernels : far emulated */
 /* Op rank against its definition, on every device: the lists are those that sampler_rank makes of the same
  * rows' logits, whatever is kept, ranked or chosen beside them. */
-#include "tests/choices.h"
+#include "tests/support/choices.h"
 
 enum { ROWS_MAX = 40, COLUMNS = 64, TOKENS = 500 };
 

@@ -1,7 +1,7 @@
 /* libs: kernels : far emulated */
 /* Ops of one row at a time, embed and norm, and the int8 form of activations: each device against the C
  * reference by memcmp, and the reference against the definitions. */
-#include "tests/ops_support.h"
+#include "tests/support/ops_devices.h"
 
 static void embed_reads_rows_and_counts(void **state) {
   (void)state;

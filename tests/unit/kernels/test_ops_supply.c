@@ -1,6 +1,6 @@
 /* libs: kernels : far emulated */
 /* Rows that come from the host (supply) and rows that it reads (capture), on each device. */
-#include "tests/ops_support.h"
+#include "tests/support/ops_devices.h"
 
 enum { ROWS = 300, COLUMNS = 96, OUTPUTS = 40, NARROW = 5, CAPTURED = 3 };
 

@@ -2,7 +2,7 @@
 /* Attention by splits and spans (ops.h), to the bit, on every device: rows whose keys are committed or staged
  * around the ends of splits, which see all of them, a window, or spans with gaps. What nobody sees is NaN. */
 #include "kernels/cpu/cpu_math.h"
-#include "tests/ops_support.h"
+#include "tests/support/ops_devices.h"
 
 enum {
   V_BLOCKS = 101,

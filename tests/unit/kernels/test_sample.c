@@ -2,7 +2,7 @@
 /* The kernels that choose a token, on every instruction set that this processor has: every output's noise to
  * the bit, and the rule that passes over outputs at its very edge. The op is in test_ops_head.c. */
 #include "kernels/cpu/cpu_isa.h"
-#include "tests/choices.h"
+#include "tests/support/choices.h"
 
 static const cpu_kernels *kernels[CPU_ISA_COUNT];
 static int32_t kernel_count;

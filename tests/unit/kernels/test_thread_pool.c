@@ -12,8 +12,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "tests/patience.h"
-#include "tests/thread_state.h"
+#include "tests/support/patience.h"
+#include "tests/support/thread_state.h"
 
 #define CHUNKS      257
 #define THREADS_MAX 4

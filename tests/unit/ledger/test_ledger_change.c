@@ -1,5 +1,5 @@
 /* libs: ledger base */
-#include "tests/ledger_support.h"
+#include "tests/support/ledger_folder.h"
 
 static void test_a_session_rolls_back_to_any_length(void **state) {
   const own_folder *p = *state;

@@ -1,6 +1,6 @@
 /* libs: ledger base */
 #include "orchestrator/ledger/ledger_check.h"
-#include "tests/ledger_support.h"
+#include "tests/support/ledger_folder.h"
 
 typedef struct lines {
   int count;

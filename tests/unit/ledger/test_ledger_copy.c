@@ -1,6 +1,6 @@
 /* libs: ledger base */
 #include "orchestrator/ledger/ledger_copy.h"
-#include "tests/ledger_support.h"
+#include "tests/support/ledger_folder.h"
 
 static void write_file(const char *path, const char *suffix, const char *text) {
   char name[160];

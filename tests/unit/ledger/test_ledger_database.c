@@ -1,5 +1,5 @@
 /* libs: ledger base */
-#include "tests/ledger_support.h"
+#include "tests/support/ledger_folder.h"
 
 static void write_file(const char *path, const char *text) {
   FILE *f = fopen(path, "w");

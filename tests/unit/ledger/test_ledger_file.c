@@ -1,6 +1,6 @@
 /* libs: ledger base */
 #include "orchestrator/ledger/ledger_epochs.h"
-#include "tests/ledger_support.h"
+#include "tests/support/ledger_folder.h"
 
 static void child_writes(const char *path, int told) {
   ledger l = opened(path);

@@ -1,6 +1,6 @@
 /* libs: ledger base */
 #include "orchestrator/ledger/ledger_import.h"
-#include "tests/ledger_support.h"
+#include "tests/support/ledger_folder.h"
 
 /* Session 1 of another ledger, with 5 tokens of answer. */
 static void take_from_other(const own_folder *p, ledger_session *out) {

@@ -1,5 +1,5 @@
 /* libs: ledger base */
-#include "tests/ledger_support.h"
+#include "tests/support/ledger_folder.h"
 
 static void count_lines(void *context, const ledger_line *l) {
   uint64_t *next = context;

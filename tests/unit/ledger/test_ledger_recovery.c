@@ -1,7 +1,7 @@
 /* libs: ledger base */
 #include "orchestrator/ledger/ledger_recovery.h"
 #include "orchestrator/ledger/ledger_import.h"
-#include "tests/ledger_support.h"
+#include "tests/support/ledger_folder.h"
 
 enum { MANY = 400, PAGE = 4096 };
 

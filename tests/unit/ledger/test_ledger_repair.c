@@ -3,9 +3,9 @@
 #include "orchestrator/ledger/ledger_check.h"
 #include "orchestrator/ledger/owner_lock.h"
 #include "common/base/user_folder.h"
-#include "tests/ledger_support.h"
+#include "tests/support/ledger_folder.h"
 
-#include "tests/damage_support.h"
+#include "tests/support/ledger_damage.h"
 
 #define SEEDS 120
 

@@ -1,7 +1,7 @@
 /* libs: ledger base */
 #include "orchestrator/ledger/ledger_schema.h"
 #include "common/base/user_folder.h"
-#include "tests/ledger_support.h"
+#include "tests/support/ledger_folder.h"
 
 /* As the tandem before made it: no checksums, no empty piece, one session that has ended, one without output
  * and one in pieces. */

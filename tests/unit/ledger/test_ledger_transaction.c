@@ -1,6 +1,6 @@
 /* libs: ledger base */
 /* What of the writer's transactions is synced to the disk. */
-#include "tests/ledger_support.h"
+#include "tests/support/ledger_folder.h"
 #include <sqlite3.h>
 #include <stdatomic.h>
 

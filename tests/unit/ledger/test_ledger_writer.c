@@ -1,5 +1,5 @@
 /* libs: ledger base : cost=15 */
-#include "tests/ledger_support.h"
+#include "tests/support/ledger_folder.h"
 
 #include "orchestrator/ledger/ledger_writer.h"
 #include "orchestrator/ledger/ledger_epochs.h"

@@ -2,6 +2,7 @@
 /* What the ledger keeps of a request comes back as it was, to the last bit; anything else is refused by its
  * name. */
 #include "orchestrator/ledger/options_json.h"
+#include "tests/support/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -102,9 +103,9 @@ static void test_options_are_read_back(void **state) {
 static void test_every_float_is_read_back_with_its_bits(void **state) {
   (void)state;
   msg_options o = some;
-  uint32_t bits = 1;
+  uint64_t random = 1;
   for (int i = 0; i < 20000; i++) {
-    bits = bits * 1664525u + 1013904223u;
+    uint32_t bits = (uint32_t)random_next(&random);
     float x;
     memcpy(&x, &bits, sizeof x);
     if (!isfinite(x)) continue;

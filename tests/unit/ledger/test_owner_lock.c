@@ -1,6 +1,6 @@
 /* libs: ledger base */
 #include "common/base/user_folder.h"
-#include "tests/ledger_support.h"
+#include "tests/support/ledger_folder.h"
 
 #include "common/base/hash.h"
 #include "orchestrator/ledger/owner_lock.h"

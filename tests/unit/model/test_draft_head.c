@@ -3,9 +3,10 @@
 #include "common/model/draft_head.h"
 #include "common/base/noise.h"
 #include "common/model/kv_rows.h"
-#include "tests/model_support.h"
+#include "tests/support/models.h"
 
-#include "tests/head_builder.h"
+#include "tests/support/head_builder.h"
+#include "tests/support/random.h"
 
 #include <math.h>
 
@@ -43,7 +44,7 @@ static model_file *target_file(gguf_builder *b) {
   gguf *g;
   model_file *f;
   err e = {0};
-  uint32_t state = 7;
+  uint64_t state = 7;
   if (gguf_open_memory(&g, b->bytes, b->size, &e) != ERR_OK) fail_msg("%s", e.text);
   for (int32_t i = 0; i < gguf_tensor_count(g); i++) support_fill_tensor(gguf_tensor_at(g, i), &state);
   gguf_close(g);
@@ -297,12 +298,12 @@ static void walk(run *r) {
 
 static void open_run_with(run *r, const files *f, const char *name, ops_math math, head_shares shares) {
   err e = {0};
-  uint32_t random = 5;
+  uint64_t random = 5;
   const kv_options k = {.sequences = 2, .context = 64, .type = math == OPS_MATH_F32 ? KV_F32 : KV_F16};
   device *d = support_open_device(name, math, 2, NULL);
   *r = (run){0};
   for (size_t i = 0; i < (size_t)ROWS * TAPS; i++)
-    r->taps[i / TAPS][i % TAPS] = (float)(support_random(&random) % 2001) / 1000.0f - 1.0f;
+    r->taps[i / TAPS][i % TAPS] = (float)(random_below(&random, 2001)) / 1000.0f - 1.0f;
   if (draft_head_open(&r->h, f->head, f->target, shares, d, NULL, &e) != ERR_OK) fail_msg("%s", e.text);
   if (kv_open(&r->k, d, &draft_head_shape(r->h)->layer, &k, NULL, &e) != ERR_OK) fail_msg("%s", e.text);
   for (int32_t i = 0; i < 2; i++) assert_int_equal(kv_acquire(r->k), i);

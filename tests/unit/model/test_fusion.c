@@ -2,7 +2,8 @@
 /* fc at the target: what a head makes of its rows is what it makes of the states themselves, to the bit. */
 #include "common/model/fusion.h"
 #include "common/model/draft_head.h"
-#include "tests/head_target.h"
+#include "tests/support/head_target.h"
+#include "tests/support/random.h"
 
 enum { EMBED = 32, TAPS = 2 * SUPPORT_TINY_EMBED, ROWS = FUSION_ROWS_MAX, USED = 5, RANKED = 3 };
 
@@ -46,7 +47,7 @@ static void open_file(setup *s, bool norm) {
 
 static setup *open_setup(bool norm, gguf_type type) {
   setup *s = calloc(1, sizeof *s);
-  uint32_t random = 5;
+  uint64_t random = 5;
   const kv_options k = {.sequences = 2, .context = 64, .type = KV_F16};
   err e = {0};
   open_file(s, norm);
@@ -57,7 +58,7 @@ static setup *open_setup(bool norm, gguf_type type) {
   if (kv_open(&s->kv, s->device, &draft_head_shape(s->head)->layer, &k, NULL, &e)) fail_msg("%s", e.text);
   if (fusion_open(&s->fusion, s->file, s->device, NULL, &e)) fail_msg("%s", e.text);
   for (size_t i = 0; i < (size_t)ROWS * TAPS; i++)
-    s->states[i / TAPS][i % TAPS] = (float)(support_random(&random) % 2001) / 1000.0f - 1.0f;
+    s->states[i / TAPS][i % TAPS] = (float)(random_below(&random, 2001)) / 1000.0f - 1.0f;
   for (int32_t i = 0; i < 2; i++) assert_int_equal(kv_acquire(s->kv), i);
   return s;
 }

@@ -1,7 +1,7 @@
 /* libs: model file */
 #include "common/file/head_lookup.h"
 
-#include "tests/head_target.h"
+#include "tests/support/head_target.h"
 
 static void test_a_targets_head_is_found(void **state) {
   (void)state;

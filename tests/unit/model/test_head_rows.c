@@ -1,9 +1,10 @@
 /* libs: model : far emulated */
 /* Rows of single sequences behind a head's common ones, as they lie on the device. */
 #include "common/model/head_rows.h"
-#include "tests/model_support.h"
+#include "tests/support/models.h"
 
-#include "tests/head_builder.h"
+#include "tests/support/head_builder.h"
+#include "tests/support/random.h"
 
 enum {
   COMMON = 32,
@@ -45,11 +46,11 @@ static const gguf_tensor TARGET = {.name = "rows",
                                    .bytes = sizeof target_values};
 
 static void fit_map(head_file *f) {
-  uint32_t random = 3;
+  uint64_t random = 3;
   double cosine;
   err e = {0};
   for (size_t i = 0; i < VOCAB * EMBED; i++)
-    target_values[i / EMBED][i % EMBED] = (float)(support_random(&random) % 2001) / 1000.0f - 1.0f;
+    target_values[i / EMBED][i % EMBED] = (float)(random_below(&random, 2001)) / 1000.0f - 1.0f;
   if (head_file_fit_map(f, &TARGET, &cosine, &e)) fail_msg("%s", e.text);
 }
 

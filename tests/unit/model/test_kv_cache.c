@@ -1,7 +1,8 @@
 /* libs: model : far */
 /* The cache against a naive model under random operations: contents, lengths, refusals and counters. Then the
  * cases in which a commit is still on its way when its rows, their staged places or its blocks are used. */
-#include "tests/kv_support.h"
+#include "tests/support/kv_probe.h"
+#include "tests/support/random.h"
 
 #define LAYERS     3
 #define KV_HEADS   2
@@ -36,12 +37,11 @@ typedef struct naive {
   kv_counters expected;
   int32_t next_row;
   uint64_t crowded; /* stages refused because the pool had too few tiles */
-  uint32_t random;
+  uint64_t random;
 } naive;
 
 static int32_t roll(naive *n, int32_t below) {
-  n->random = n->random * 1664525u + 1013904223u;
-  return (int32_t)((n->random >> 8) % (uint32_t)below);
+  return (int32_t)random_below(&n->random, (uint32_t)below);
 }
 
 /* Component i of row `id` in a layer: small integers, exact in f16. */

@@ -3,7 +3,8 @@
  * draft leaves untouched. */
 #include "common/base/noise.h"
 #include "kernels/far/far.h"
-#include "tests/model_support.h"
+#include "tests/support/models.h"
+#include "tests/support/random.h"
 
 #include <math.h>
 
@@ -138,10 +139,10 @@ static void choices_are_those_of_the_logits(void **state) {
   enum { ROUNDS = 60 };
   const int32_t depths[] = {0, 1, 1, 2};
   int distinct = 0;
-  uint32_t random = 5;
+  uint64_t random = 5;
   for (int round = 0; round < ROUNDS; round++) {
     int32_t tokens[4];
-    for (int i = 0; i < 4; i++) tokens[i] = (int32_t)(support_random(&random) % SUPPORT_TINY_VOCAB);
+    for (int i = 0; i < 4; i++) tokens[i] = (int32_t)random_below(&random, (uint32_t)SUPPORT_TINY_VOCAB);
     kv_rollback(f->k, f->seq, round / 10);
     kv_rollback(f->k, f->other, round / 10);
     const model_sampling *sampling = &samplings[round % 3];

@@ -1,7 +1,7 @@
 /* libs: model : far */
 /* Every architecture against outputs of independent programs (tests/golden/README.md, arch/), from its folder
  * and from a GGUF of the same weights: f32 reproduces the outputs whole, int8 stays near them. */
-#include "tests/arch_support.h"
+#include "tests/support/arch_models.h"
 
 #include <jansson.h>
 

@@ -1,7 +1,7 @@
 /* libs: model : labels=thorough timeout=600 */
 /* The walk of model_walk.h over a small random model with every weight type: 1 to 4 threads, C and the
  * device, both kinds of math, prefills and siblings too. */
-#include "tests/model_walk.h"
+#include "tests/support/model_walk.h"
 
 /* C decodes the reference, with one thread; both have to meet it. */
 static void tiny_model(ops_math math, kv_type type) {

@@ -2,8 +2,8 @@
 /* The walk of model_walk.h over what architectures differ in (tests/golden/arch): biases, norms of queries
  * and keys, windows that end among committed and among staged keys, scaled frequencies; every instruction
  * set, both kinds of math. */
-#include "tests/arch_support.h"
-#include "tests/model_walk.h"
+#include "tests/support/arch_models.h"
+#include "tests/support/model_walk.h"
 
 #define SHORT 170 /* more than two windows */
 

@@ -1,7 +1,7 @@
 /* libs: model : labels=thorough;golden timeout=900 */
 /* The walk of model_walk.h over the default model: the device's logits of 1,500 tokens are those of the CPU.
  */
-#include "tests/model_walk.h"
+#include "tests/support/model_walk.h"
 
 #define SHORT_LENGTH 24 /* for plain C, which is slow */
 

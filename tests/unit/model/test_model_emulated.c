@@ -2,7 +2,7 @@
 /* The default model on the emulated CUDA device: its logits are the CPU's. The shim takes seconds for a
  * forward, so this is the beginning of a text, in one forward and a step; test_model_bits_real.c goes
  * on to 1,500 tokens, on a GPU. */
-#include "tests/model_walk.h"
+#include "tests/support/model_walk.h"
 
 #define TOKENS 12 /* a tile of rows, and a part of the next one */
 

@@ -1,7 +1,7 @@
 /* libs: model : labels=golden timeout=600 cost=40 */
 /* The forward pass against outputs of an independent program (tests/golden/README.md): f32 math reproduces
  * them, int8 math stays within what quantised activations cost. */
-#include "tests/model_support.h"
+#include "tests/support/models.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* libs: model : far emulated */
 /* Taps: the states that enter layers, of rows that ask for them; and nothing at all where nobody asks. */
-#include "tests/model_support.h"
-#include "tests/quant_blocks.h"
+#include "tests/support/models.h"
+#include "tests/support/quant_blocks.h"
 
 #include <math.h>
 

@@ -2,17 +2,18 @@
 /* Files of every weight type, alone and mixed as quantisers mix them, from the bytes of a GGUF to logits: in
  * f32 math the same bits as the file whose weights stand there in F32; in int8 math near them, and the same
  * on every instruction set. */
-#include "tests/model_support.h"
-#include "tests/quant_blocks.h"
+#include "tests/support/models.h"
+#include "tests/support/quant_blocks.h"
+#include "tests/support/random.h"
 
 enum { EMBED = 256, HEADS = 4, KV_HEADS = 2, DIM = 64, FFN = 512, VOCAB = 80, LAYERS = 2, COUNT = 20 };
 
 #define INT8_ERROR 0.06 /* of int8 math, relative to the logits */
 
-static uint32_t random_state;
+static uint64_t random_state;
 
 static uint32_t random_bits(void) {
-  return support_random(&random_state);
+  return (uint32_t)(random_next(&random_state) >> 40);
 }
 
 /* Types of the matrices of a layer, of the embedding and of the head. */

@@ -2,8 +2,8 @@
 /* Packed weights in a file: used when it is right, and only then. What is used shows in what was allocated;
  * what it is worth, in the logits, which are those of weights packed in memory. */
 #include "common/model/weights_cache.h"
-#include "tests/model_support.h"
-#include "tests/scratch.h"
+#include "tests/support/models.h"
+#include "tests/support/scratch.h"
 
 #include <dirent.h>
 #include <signal.h>

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "tests/patience.h"
-#include "tests/scratch.h"
+#include "tests/support/patience.h"
+#include "tests/support/scratch.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "tests/scratch.h"
+#include "tests/support/scratch.h"
 
 static scratch_path_text path;
 

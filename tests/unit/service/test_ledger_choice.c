@@ -3,9 +3,9 @@
 #include "orchestrator/service/ledger_choice.h"
 
 #include "orchestrator/ledger/ledger_query.h"
-#include "tests/machine_support.h"
-#include "tests/patience.h"
-#include "tests/scratch.h"
+#include "tests/support/machine_rig.h"
+#include "tests/support/patience.h"
+#include "tests/support/scratch.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

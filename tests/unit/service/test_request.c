@@ -3,7 +3,7 @@
 #include "orchestrator/service/request.h"
 
 #include "common/base/utf8.h"
-#include "tests/request_support.h"
+#include "tests/support/same_request.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

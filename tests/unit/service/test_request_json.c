@@ -2,8 +2,8 @@
 /* Request lines: what each may say, to the ends of its range. */
 #include "orchestrator/service/prompt.h"
 #include "orchestrator/service/request_json.h"
-#include "tests/gguf_builder.h"
-#include "tests/request_support.h"
+#include "tests/support/gguf_builder.h"
+#include "tests/support/same_request.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "tests/scratch.h"
+#include "tests/support/scratch.h"
 
 static char parent[SCRATCH_MAX];
 

@@ -1,5 +1,6 @@
 /* libs: sessions wire speculative base */
-#include "tests/sessions_support.h"
+#include "tests/support/sessions_world.h"
+#include "tests/support/random.h"
 
 /* Whoever it is that is wanted, the last OPEN that TARGET got is told that it is full, or taken. */
 static void answer_open(world *w, uint64_t id, bool full) {
@@ -85,8 +86,10 @@ static void test_the_wait_for_a_target_is_as_long_as_the_owner_says(void **state
     rig_fini(&w->r);
     sessions_free(w->o);
     err e = {0};
-    sessions_options o = {
-        .incarnation = SELF, .random = some_random, .random_context = &w->random, .target_wait_us = waits[i]};
+    sessions_options o = {.incarnation = SELF,
+                          .random = random_source,
+                          .random_context = &w->random,
+                          .target_wait_us = waits[i]};
     o.ledger = w->ledger.inner;
     assert_int_equal(sessions_alloc(&w->o, &o, &e), ERR_OK);
     rig_init(&w->r, sessions_as_machine(w->o));

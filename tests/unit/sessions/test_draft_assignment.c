@@ -1,5 +1,5 @@
 /* libs: sessions wire speculative base */
-#include "tests/sessions_support.h"
+#include "tests/support/sessions_world.h"
 
 static void register_at(world *w, peer_id peer, wire_role role, const char *endpoint, wire_location seen) {
   msg m = role == WIRE_ROLE_TARGET ? target_hello(peer) : draft_hello(peer);

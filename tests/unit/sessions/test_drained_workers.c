@@ -1,6 +1,6 @@
 /* libs: sessions wire speculative base */
 /* Workers that an operator has drained. */
-#include "tests/sessions_support.h"
+#include "tests/support/sessions_world.h"
 
 #include "orchestrator/sessions/drained_workers.h"
 

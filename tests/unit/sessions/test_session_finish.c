@@ -1,5 +1,5 @@
 /* libs: sessions wire speculative base */
-#include "tests/sessions_support.h"
+#include "tests/support/sessions_world.h"
 
 static void test_a_session_is_finished_when_both_workers_know(void **state) {
   world *w = *state;

@@ -1,5 +1,5 @@
 /* libs: sessions wire speculative base */
-#include "tests/sessions_support.h"
+#include "tests/support/sessions_world.h"
 
 typedef struct censor {
   int32_t calls, seen, keep_until; /* keeps tokens while fewer than so many were seen; */

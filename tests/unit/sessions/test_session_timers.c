@@ -1,7 +1,8 @@
 /* libs: sessions wire speculative base */
-#include "tests/sessions_support.h"
+#include "tests/support/sessions_world.h"
 
 #include "orchestrator/sessions/session_timers.h"
+#include "tests/support/random.h"
 
 static void test_open_is_repeated_until_it_is_answered(void **state) {
   world *w = *state;
@@ -52,7 +53,7 @@ static void test_the_time_to_open_begins_when_the_target_is_asked(void **state) 
   sessions_free(w->o);
   err e = {0};
   sessions_options o = {.incarnation = SELF,
-                        .random = some_random,
+                        .random = random_source,
                         .random_context = &w->random,
                         .target_wait_us = MACHINE_NEVER};
   o.ledger = w->ledger.inner;

@@ -1,5 +1,5 @@
 /* libs: sessions wire speculative base */
-#include "tests/sessions_support.h"
+#include "tests/support/sessions_world.h"
 
 #include <math.h>
 

@@ -1,5 +1,6 @@
 /* libs: speculative */
 #include "common/speculative/acceptance.h"
+#include "tests/support/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,11 +11,6 @@
 #include <string.h>
 
 enum { ROWS_MAX = 65, ALPHABET = 4 };
-
-static uint32_t draw(uint64_t *s, uint32_t below) {
-  *s = *s * 6364136223846793005u + 1442695040888963407u;
-  return (uint32_t)(*s >> 33) % below;
-}
 
 typedef struct model { /* a toy target: the next token is a function of the path's tokens alone */
   const int32_t *tokens, *parents;
@@ -72,15 +68,15 @@ static int32_t plain(const model *m, int32_t rows, const int32_t *stops, int32_t
 
 /* parents[i] < i, no two children of one parent with the same token; most nodes follow the model. */
 static int32_t random_tree(uint64_t *rng, model *m, int32_t *tokens, int32_t *parents) {
-  int32_t rows = 1, want = 1 + (int32_t)draw(rng, ROWS_MAX);
+  int32_t rows = 1, want = 1 + (int32_t)random_below(rng, ROWS_MAX);
   m->tokens = tokens, m->parents = parents;
   tokens[0] = 0, parents[0] = -1;
   for (int tries = 0; rows < want && tries < 500; tries++) {
-    int32_t parent = (int32_t)draw(rng, (uint32_t)rows), token = (int32_t)draw(rng, ALPHABET), path[ROWS_MAX],
-            n = 0;
+    int32_t parent = (int32_t)random_below(rng, (uint32_t)rows), token = (int32_t)random_below(rng, ALPHABET),
+            path[ROWS_MAX], n = 0;
     for (int32_t r = parent; r != 0; r = parents[r]) n++;
     for (int32_t r = parent, at = n; r != 0; r = parents[r]) path[--at] = tokens[r];
-    if (draw(rng, 2)) token = next_token(m->salt, path, n);
+    if (random_below(rng, 2)) token = next_token(m->salt, path, n);
     path[n] = token;
     if (row_with_path(m, rows, path, n + 1) >= 0) continue;
     tokens[rows] = token, parents[rows++] = parent;
@@ -94,10 +90,10 @@ static void walk_is_plain_decode(void **state) {
   for (uint64_t seed = 1; seed <= 3000; seed++) {
     uint64_t rng = seed;
     int32_t tokens[ROWS_MAX], parents[ROWS_MAX],
-        stops[2] = {(int32_t)draw(&rng, 40), (int32_t)draw(&rng, 40)};
+        stops[2] = {(int32_t)random_below(&rng, 40), (int32_t)random_below(&rng, 40)};
     model m = {.salt = seed * 77};
     int32_t rows = random_tree(&rng, &m, tokens, parents);
-    int32_t limit = 1 + (int32_t)draw(&rng, 12), stop_count = (int32_t)draw(&rng, 3);
+    int32_t limit = 1 + (int32_t)random_below(&rng, 12), stop_count = (int32_t)random_below(&rng, 3);
     int32_t walked[ROWS_MAX], out[ROWS_MAX], path[ROWS_MAX], sampled[ROWS_MAX];
     int32_t n = plain(&m, rows, stops, stop_count, limit, walked, out);
     assert_int_equal(

@@ -2,17 +2,13 @@
 #include "common/speculative/cost_model.h"
 
 #include "common/speculative/policy_constants.h"
+#include "tests/support/random.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 #include <math.h>
-
-static uint32_t draw(uint64_t *s, uint32_t below) {
-  *s = *s * 6364136223846793005u + 1442695040888963407u;
-  return (uint32_t)(*s >> 33) % below;
-}
 
 static void measure(cost_model *c, int32_t rows, double us, int times) {
   for (int i = 0; i < times; i++) cost_model_measured(c, rows, 0, us);
@@ -50,8 +46,8 @@ static void test_narrower_never_costs_more_than_wider(void **state) {
   uint64_t rng = 7;
   cost_model c = {0};
   for (int i = 0; i < 3000; i++) {
-    int32_t rows = 1 + (int32_t)draw(&rng, 32);
-    cost_model_measured(&c, rows, 0, (1000 + 60 * rows) * (0.7 + draw(&rng, 60) / 100.0));
+    int32_t rows = 1 + (int32_t)random_below(&rng, 32);
+    cost_model_measured(&c, rows, 0, (1000 + 60 * rows) * (0.7 + random_below(&rng, 60) / 100.0));
     for (int32_t k = 1; k < 32; k++) {
       if (!cost_model_known(&c, k) || !cost_model_known(&c, k + 1) || k >= rows) continue;
       assert_true(cost_model_us(&c, k, 0) <= cost_model_us(&c, rows, 0) + 1e-6);
@@ -124,7 +120,7 @@ static void test_a_prompt_tells_what_positions_cost(void **state) {
   cost_model c = {0};
   cost_model_measured(&c, 1, 100, 3000);
   for (int32_t kv = 0; kv < 2000; kv += 128)
-    cost_model_read(&c, 128.0 * kv, 40000 + 0.6 * 128 * kv + draw(&rng, 1000));
+    cost_model_read(&c, 128.0 * kv, 40000 + 0.6 * 128 * kv + random_below(&rng, 1000));
   assert_true(fabs(cost_model_position_us(&c) - 0.6) < 0.1);
   assert_true(fabs(cost_model_us(&c, 1, 2100) - 4200) < 250); /* never measured so far back */
 }
@@ -136,7 +132,7 @@ static void test_noise_is_not_taken_for_a_slope(void **state) {
   cost_model c = {0};
   double most = 0;
   for (int32_t kv = 100; kv < 300; kv++) {
-    cost_model_measured(&c, 1, kv, 3000 + draw(&rng, 400));
+    cost_model_measured(&c, 1, kv, 3000 + random_below(&rng, 400));
     most = fmax(most, cost_model_position_us(&c));
   }
   assert_true(fabs(cost_model_us(&c, 1, 300) - 3200) < 150);

@@ -2,6 +2,7 @@
 #include "common/speculative/policy.h"
 
 #include "common/speculative/policy_constants.h"
+#include "tests/support/random.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,11 +11,6 @@
 #include <math.h>
 
 #define PLAIN 15000.0 /* us: a plain step, in the order of a small model on a CPU */
-
-static uint32_t draw(uint64_t *s, uint32_t below) {
-  *s = *s * 6364136223846793005u + 1442695040888963407u;
-  return (uint32_t)(*s >> 33) % below;
-}
 
 static policy begun(void) {
   policy p = {0}, none = {0};
@@ -43,7 +39,7 @@ static outcome decode(policy *p, const draft_model *d, int32_t tokens, uint64_t 
     bool on = p->state == POLICY_ON;
     policy_step s = {.plain_us = PLAIN, .plain_known = true, .us = PLAIN, .tokens = 1};
     s.nodes = s.offered = on ? d->depth : 0;
-    while (on && s.tokens <= d->depth && draw(&seed, 1000) < d->rate * 1000) s.tokens++;
+    while (on && s.tokens <= d->depth && random_below(&seed, 1000) < d->rate * 1000) s.tokens++;
     if (on) s.us = PLAIN * (d->depth ? d->verify : d->slows);
     for (int32_t i = 1; on && i <= d->depth; i++) s.promised += pow(d->rate, i);
     o.steps += s.us / PLAIN;
@@ -274,13 +270,14 @@ static void test_as_many_nodes_as_give_the_most_tokens(void **state) {
   (void)state;
   uint64_t rng = 11;
   for (int round = 0; round < 500; round++) {
-    double slope = draw(&rng, 100) / 200.0;
+    double slope = random_below(&rng, 100) / 200.0;
     cost_model c = costs_of(slope);
     float totals[30];
-    int32_t reads[30] = {0}, roots = 1 + (int32_t)draw(&rng, 8), count = (int32_t)draw(&rng, 30), best = 0;
+    int32_t reads[30] = {0}, roots = 1 + (int32_t)random_below(&rng, 8),
+            count = (int32_t)random_below(&rng, 30), best = 0;
     float total = 0;
-    for (int32_t i = 0; i < count; i++) totals[i] = total -= (float)draw(&rng, 100) / 200;
-    double tokens = roots, waited = draw(&rng, 3000);
+    for (int32_t i = 0; i < count; i++) totals[i] = total -= (float)random_below(&rng, 100) / 200;
+    double tokens = roots, waited = random_below(&rng, 3000);
     double most = roots / (cost_model_us(&c, roots, 0) + waited);
     for (int32_t k = 1; k <= count; k++) {
       tokens += exp((double)totals[k - 1]);
@@ -325,8 +322,9 @@ static void test_only_ends_of_steps_are_chosen(void **state) {
   for (int32_t rows = 1; rows <= 32; rows *= 2, us *= 1.5) cost_model_measured(&c, rows, 0, us);
   for (int round = 0; round < 500; round++) {
     float totals[40];
-    int32_t reads[40] = {0}, roots = 1 + (int32_t)draw(&rng, 4), count = 1 + (int32_t)draw(&rng, 40);
-    float total = 0, falls = (float)draw(&rng, 400) / 200;
+    int32_t reads[40] = {0}, roots = 1 + (int32_t)random_below(&rng, 4),
+            count = 1 + (int32_t)random_below(&rng, 40);
+    float total = 0, falls = (float)random_below(&rng, 400) / 200;
     for (int32_t i = 0; i < count; i++) totals[i] = total -= falls;
     int32_t rows = roots + policy_nodes(&c, roots, 0, 0, totals, reads, count);
     assert_true(rows == roots || rows == roots + count || rows == width_of(NULL, rows));
@@ -408,8 +406,8 @@ static void test_a_wait_costs_no_more_than_it_can_earn(void **state) {
   uint64_t rng = 5;
   int waits = 0, refusals = 0;
   for (int i = 0; i < 20000; i++) {
-    policy p = waiting(1 + draw(&rng, 500) / 100.0, 1 + draw(&rng, 200) / 100.0, draw(&rng, 30000),
-                       draw(&rng, 5000));
+    policy p = waiting(1 + random_below(&rng, 500) / 100.0, 1 + random_below(&rng, 200) / 100.0,
+                       random_below(&rng, 30000), random_below(&rng, 5000));
     double us = policy_wait(&p, PLAIN), earned = (p.tokens.mean - p.cost.mean) * PLAIN;
     waits += us > 0;
     refusals += us == 0;

@@ -2,6 +2,7 @@
 #include "common/speculative/prefix.h"
 
 #include "common/base/err.h"
+#include "tests/support/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,11 +13,6 @@
 
 #define CAPACITY 200
 #define SEED     0x1234567890abcdefu
-
-static uint32_t draw(uint64_t *s, uint32_t below) {
-  *s = *s * 6364136223846793005u + 1442695040888963407u;
-  return (uint32_t)(*s >> 33) % below;
-}
 
 /* The chain again, from its definition alone. */
 static hash16 naive_hash(uint64_t seed, const int32_t *tokens, int32_t length) {
@@ -39,19 +35,19 @@ static void grows_and_shrinks(void **state) {
   assert_int_equal(prefix_init(&p, CAPACITY, SEED), ERR_OK);
   assert_true(hash_is_zero(prefix_hash(&p)));
   for (int step = 0; step < 3000; step++) {
-    int32_t piece[60], count = (int32_t)draw(&rng, 60);
-    for (int32_t i = 0; i < count; i++) piece[i] = (int32_t)draw(&rng, 50000);
-    if (draw(&rng, 5)) {
+    int32_t piece[60], count = (int32_t)random_below(&rng, 60);
+    for (int32_t i = 0; i < count; i++) piece[i] = (int32_t)random_below(&rng, 50000);
+    if (random_below(&rng, 5)) {
       bool fits = length + count <= CAPACITY;
       assert_int_equal(prefix_append(&p, piece, count), fits ? ERR_OK : ERR_LIMIT);
       if (fits) memcpy(model + length, piece, (size_t)count * sizeof *piece);
       if (fits) length += count;
     } else {
-      length = (int32_t)draw(&rng, (uint32_t)length + 1);
+      length = (int32_t)random_below(&rng, (uint32_t)length + 1);
       prefix_truncate(&p, length);
     }
     assert_holds(&p, model, length);
-    int32_t at = (int32_t)draw(&rng, (uint32_t)length + 1);
+    int32_t at = (int32_t)random_below(&rng, (uint32_t)length + 1);
     assert_true(prefix_has(&p, at, naive_hash(SEED, model, at)));
   }
   prefix_fini(&p);
@@ -167,15 +163,16 @@ static void stream_survives_the_network(void **state) {
   for (uint64_t seed = 1; seed <= 200; seed++) {
     uint64_t rng = seed;
     int32_t truth[CAPACITY];
-    for (int i = 0; i < CAPACITY; i++) truth[i] = (int32_t)draw(&rng, 3);
+    for (int i = 0; i < CAPACITY; i++) truth[i] = (int32_t)random_below(&rng, 3);
     prefix p;
     prefix_init(&p, CAPACITY, seed);
     int beyond = 0;
     while (p.length < CAPACITY) {
       int32_t before = p.length;
-      bool resend = draw(&rng, 4) == 0;
-      int32_t base = resend ? before : (int32_t)draw(&rng, CAPACITY);
-      int32_t count = 1 + (int32_t)draw(&rng, (uint32_t)(CAPACITY - base < 12 ? CAPACITY - base : 12));
+      bool resend = random_below(&rng, 4) == 0;
+      int32_t base = resend ? before : (int32_t)random_below(&rng, CAPACITY);
+      int32_t count =
+          1 + (int32_t)random_below(&rng, (uint32_t)(CAPACITY - base < 12 ? CAPACITY - base : 12));
       int32_t appended;
       prefix_verdict v =
           prefix_apply(&p, base, truth + base, count, naive_hash(seed, truth, base + count), &appended);

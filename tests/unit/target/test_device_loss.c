@@ -1,6 +1,6 @@
 /* libs: target wire speculative base */
 /* A target whose device is lost in mid-answer. */
-#include "tests/target_support.h"
+#include "tests/support/target_world.h"
 
 #include "common/base/program.h"
 

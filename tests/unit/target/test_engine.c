@@ -1,8 +1,9 @@
 /* libs: target : far */
 /* The engine against plain decoding done here, by the model and the sampler alone. */
 #include "target_worker/engine.h"
-#include "tests/count_malloc.h"
-#include "tests/model_support.h"
+#include "tests/support/count_malloc.h"
+#include "tests/support/models.h"
+#include "tests/support/random.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -116,13 +117,14 @@ typedef struct text {
 /* By the tokens that the grammar allows, all of them. */
 static text make_text_by(setup *s, sampler_options sampling, grammar_matcher *m) {
   text t = {.grammar = m, .sampling = sampling, .has_bias = sampling.presence_penalty != 0};
-  uint32_t state = 11;
+  uint64_t state = 11;
   sampler *pick;
   int32_t seq = kv_acquire(s->kv); /* the one that the engine did not take */
   assert_true(seq >= 0);
   map_sequence(s->kv, seq);
   assert_int_equal(sampler_alloc(&pick, SUPPORT_TINY_VOCAB), ERR_OK);
-  for (int32_t i = 0; i < PROMPT; i++) t.tokens[i] = (int32_t)(support_random(&state) % SUPPORT_TINY_VOCAB);
+  for (int32_t i = 0; i < PROMPT; i++)
+    t.tokens[i] = (int32_t)random_below(&state, (uint32_t)SUPPORT_TINY_VOCAB);
   for (int32_t i = 0; i < PROMPT + OUTPUT - 1; i++) {
     model_segment one = {.seq = seq, .kind = MODEL_APPEND, .count = 1, .tokens = &t.tokens[i]};
     assert_int_equal(model_forward(s->model, s->kv, &one, 1), ERR_OK);

@@ -2,7 +2,7 @@
 /* Which pairs of jobs count as a round without a wait, and that what lies between them is what is measured.
  */
 #include "target_worker/engine.h"
-#include "tests/model_support.h"
+#include "tests/support/models.h"
 
 #include "common/base/clock.h"
 #include <unistd.h>

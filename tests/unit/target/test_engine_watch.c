@@ -1,6 +1,6 @@
 /* libs: target wire speculative base */
 #include "target_worker/engine_watch.h"
-#include "tests/target_support.h"
+#include "tests/support/target_world.h"
 
 /* Lets so many seconds pass, in which everything is acknowledged; returns how many TOKENS without tokens
  * came. */

@@ -1,6 +1,6 @@
 /* libs: target wire speculative base */
 /* fc at the target: which rows it is applied to, when, and what a draft with another head gets. */
-#include "tests/target_support.h"
+#include "tests/support/target_world.h"
 
 #include "target_worker/feature_fusion.h"
 

@@ -1,6 +1,6 @@
 /* libs: target wire speculative base */
 /* Features at the target: what a draft is granted, which rows it is sent, and with what credit. */
-#include "tests/target_support.h"
+#include "tests/support/target_world.h"
 
 #include "common/speculative/policy_constants.h"
 

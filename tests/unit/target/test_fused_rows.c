@@ -1,9 +1,10 @@
 /* libs: target : far */
 /* fc in the target's engine: its rows are fc's of the very states that a forward has committed. */
 #include "target_worker/engine.h"
-#include "tests/model_support.h"
+#include "tests/support/models.h"
 
-#include "tests/head_builder.h"
+#include "tests/support/head_builder.h"
+#include "tests/support/random.h"
 
 enum { CONTEXT = 128, SLOTS = 2, LONG = 120, SHORT = 20, EMBED = 32, TAPS = 2 * SUPPORT_TINY_EMBED };
 _Static_assert(LONG + SHORT > FUSION_ROWS_MAX, "more rows than one forward of fc has");
@@ -68,14 +69,14 @@ static taps_set fused(wire_type type) {
 
 /* Prompts of both slots, in one forward. */
 static void read_prompts(setup *s) {
-  uint32_t random = 5;
+  uint64_t random = 5;
   s->batch = (engine_batch){.count = 2};
   for (int32_t i = 0; i < 2; i++) {
     engine_job *j = &s->batch.jobs[i];
     *j = (engine_job){.kind = ENGINE_PREFILL, .slot = i, .count = i ? SHORT : LONG};
     j->taps = fused(i ? WIRE_BF16 : WIRE_F32);
     for (int32_t t = 0; t < j->count; t++)
-      j->tokens[t] = (int32_t)(support_random(&random) % SUPPORT_TINY_VOCAB);
+      j->tokens[t] = (int32_t)random_below(&random, (uint32_t)SUPPORT_TINY_VOCAB);
   }
   engine_run(s->engine, &s->batch, &s->r);
 }

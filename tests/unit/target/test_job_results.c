@@ -1,5 +1,5 @@
 /* libs: target wire speculative base */
-#include "tests/target_support.h"
+#include "tests/support/target_world.h"
 
 /* A result that comes after the session's end is dropped, and does no harm to the next session in the slot.
  */

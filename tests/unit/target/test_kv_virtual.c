@@ -2,14 +2,14 @@
 /* The block pool of a virtual cache alone, and with a cache behind them: sessions come, prefill, stage,
  * commit, roll back and go, and every row that one of them reads is that of its own tokens. */
 #include "target_worker/session_store.h"
-#include "tests/kv_support.h"
-#include "tests/session_support.h"
+#include "tests/support/kv_probe.h"
+#include "tests/support/opened_session.h"
+#include "tests/support/random.h"
 
-static uint32_t random_state;
+static uint64_t random_state;
 
 static int32_t roll(int32_t below) {
-  random_state = random_state * 1664525u + 1013904223u;
-  return (int32_t)((random_state >> 8) % (uint32_t)below);
+  return (int32_t)random_below(&random_state, (uint32_t)below);
 }
 
 /* --- the block pool alone --- */

@@ -1,6 +1,6 @@
 /* libs: target wire speculative base */
 #include "target_worker/scheduler.h"
-#include "tests/session_support.h"
+#include "tests/support/opened_session.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* libs: target wire speculative base */
 /* A session's grammar at the target: an OPEN that is refused for it, which job has which, and the end of an
  * answer that cannot go on. What the engine does with it is in test_engine.c. */
-#include "tests/target_support.h"
+#include "tests/support/target_world.h"
 
 static const char *piece(const void *context, int32_t id, size_t *size) {
   (void)context;

@@ -2,7 +2,8 @@
 /* The states that the engine returns, against plain decoding done here, one token after the other. */
 #include "target_worker/tap_rows.h"
 #include "target_worker/engine.h"
-#include "tests/model_support.h"
+#include "tests/support/models.h"
+#include "tests/support/random.h"
 
 enum { CONTEXT = 128, LENGTH = 40, SLOTS = 2 };
 
@@ -24,11 +25,12 @@ static const float *state_of(const setup *s, int32_t position, int32_t tap) {
 
 /* Greedy decoding after 20 tokens, in the sequence that the engine did not take. */
 static void decode(setup *s) {
-  uint32_t random = 5;
+  uint64_t random = 5;
   int32_t seq = kv_acquire(s->kv), all[OPS_CAPTURES_MAX];
   const model_sampling greedy = {0};
   for (int32_t i = 0; i <= s->layers; i++) all[i] = i;
-  for (int32_t i = 0; i < 20; i++) s->tokens[i] = (int32_t)(support_random(&random) % SUPPORT_TINY_VOCAB);
+  for (int32_t i = 0; i < 20; i++)
+    s->tokens[i] = (int32_t)random_below(&random, (uint32_t)SUPPORT_TINY_VOCAB);
   for (int32_t i = 0; i < LENGTH; i++) {
     model_segment one = {.seq = seq, .kind = MODEL_APPEND, .count = 1, .tokens = &s->tokens[i], .taps = all};
     one.tap_count = s->layers + 1;

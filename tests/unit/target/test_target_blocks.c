@@ -1,5 +1,5 @@
 /* libs: target wire speculative base */
-#include "tests/target_support.h"
+#include "tests/support/target_world.h"
 
 enum { LONG = 3 * KV_BLOCK + 5 };
 

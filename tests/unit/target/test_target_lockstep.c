@@ -1,5 +1,5 @@
 /* libs: target wire speculative base */
-#include "tests/target_support.h"
+#include "tests/support/target_world.h"
 
 static void test_lockstep_waits_for_the_done_mark(void **state) {
   world *w = *state;

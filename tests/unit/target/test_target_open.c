@@ -1,5 +1,6 @@
 /* libs: target wire speculative base */
-#include "tests/target_support.h"
+#include "tests/support/target_world.h"
+#include "tests/support/random.h"
 
 static void test_a_new_session_is_opened(void **state) {
   world *w = *state;
@@ -274,8 +275,8 @@ static void test_a_desync_is_repaired_in_the_same_epoch(void **state) {
 /* Prompts of a few kinds, which have beginnings in common and differ from some position on. */
 static int32_t storm_tokens(uint64_t *random, int32_t tokens[64]) {
   static const int32_t places[] = {3, KV_BLOCK, KV_BLOCK + 9, 2 * KV_BLOCK, 64};
-  int32_t count = 1 + (int32_t)(storm_random(random) % 60), from = places[storm_random(random) % 5];
-  int32_t kind = (int32_t)(storm_random(random) % 2);
+  int32_t count = 1 + (int32_t)random_below(random, 60), from = places[random_below(random, 5)];
+  int32_t kind = (int32_t)random_below(random, 2);
   for (int32_t i = 0; i < count; i++) tokens[i] = (7 * i + 11 + (i >= from ? 1 + kind : 0)) % VOCAB;
   return count;
 }
@@ -285,17 +286,16 @@ static void storm_open(world *w, uint64_t *random, uint64_t id, uint32_t epoch) 
   int32_t tokens[2048];
   const session *s = held(w, id);
   int32_t base = 0, count;
-  if (s && storm_random(random) % 2)
-    base = 1 + (int32_t)(storm_random(random) % (uint64_t)s->committed.length);
+  if (s && random_below(random, 2)) base = 1 + (int32_t)random_below(random, (uint32_t)s->committed.length);
   if (base) memcpy(tokens, s->committed.tokens, (size_t)base * sizeof *tokens);
   count = storm_tokens(random, tokens + base);
-  if (base && storm_random(random) % 4 == 0) count = 0; /* a rollback */
+  if (base && random_below(random, 4) == 0) count = 0; /* a rollback */
   msg m = open_message(id, epoch, tokens + base, count);
   m.u.open.base_length = base;
   m.u.open.base_hash = hash_of(SEED, tokens, base);
   m.u.open.hash = hash_of(SEED, tokens, base + count);
   m.u.open.prompt_length = base + count;
-  m.u.open.options.max_tokens = 1 + (int32_t)(storm_random(random) % 40);
+  m.u.open.options.max_tokens = 1 + (int32_t)random_below(random, 40);
   rig_say(&w->r, ORCH, m);
 }
 
@@ -324,8 +324,8 @@ static void test_sessions_opened_again_and_again_keep_their_rows_right(void **st
     uint64_t random = seed, ids[] = {1000 + 2 * seed, 1001 + 2 * seed};
     uint32_t epoch = 1;
     for (int step = 0; step < 40; step++) {
-      uint64_t id = ids[storm_random(&random) % 2];
-      switch (storm_random(&random) % 8) {
+      uint64_t id = ids[random_below(&random, 2)];
+      switch (random_below(&random, 8)) {
       case 0:
       case 1:
         storm_open(w, &random, id, ++epoch);

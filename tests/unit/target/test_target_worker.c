@@ -1,6 +1,6 @@
 /* libs: target wire speculative base */
-#include "tests/count_malloc.h"
-#include "tests/target_support.h"
+#include "tests/support/count_malloc.h"
+#include "tests/support/target_world.h"
 
 static void test_the_orchestrator_is_greeted(void **state) {
   world *w = *state;

@@ -1,5 +1,5 @@
 /* libs: target wire speculative base */
-#include "tests/target_support.h"
+#include "tests/support/target_world.h"
 
 static void test_tokens_go_to_the_orchestrator_and_the_drafts(void **state) {
   world *w = *state;

@@ -1,5 +1,5 @@
 /* libs: target wire speculative base */
-#include "tests/target_support.h"
+#include "tests/support/target_world.h"
 
 static void test_a_prompt_is_prefilled_in_chunks(void **state) {
   world *w = *state;

@@ -1,13 +1,13 @@
 /* libs: text file base */
 #include "common/text/chat_template.h"
-#include "tests/gguf_builder.h"
+#include "tests/support/gguf_builder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 
 #include <cmocka.h>
 
-#include "tests/json_lines.h"
+#include "tests/support/json_lines.h"
 
 #define MODEL "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 

@@ -1,14 +1,15 @@
 /* libs: text file base */
 #include "common/text/detokenizer.h"
 #include "common/base/utf8.h"
-#include "tests/gguf_builder.h"
+#include "tests/support/gguf_builder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 
 #include <cmocka.h>
 
-#include "tests/json_lines.h"
+#include "tests/support/json_lines.h"
+#include "tests/support/random.h"
 
 #define MODEL "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -47,13 +48,6 @@ static detokenizer *open_with(const tokenizer *t, const char *const *stops, int3
   err e;
   if (detokenizer_alloc(&d, t, stops, count, skip, true, &e)) fail_msg("%s", e.text);
   return d;
-}
-
-static uint64_t next_random(uint64_t *state) { /* splitmix64 */
-  uint64_t x = *state += 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
 }
 
 /* Appends what one call gave out, which must be whole characters. */
@@ -364,7 +358,7 @@ static void assert_equals_oracle(const oracle *o, const gguf_builder *got, const
 
 static int32_t random_token(uint64_t *seed) {
   static const uint8_t bytes[] = {'a', 'b', 'a', 'b', 0xc3, 0xa9, 0xe2, 0x82, 0xac, 0xff, 0xf0};
-  uint64_t r = next_random(seed);
+  uint64_t r = random_next(seed);
   if (r % 9 == 0) return (int32_t)(r >> 8) & 1 ? 2 : GB_USER_TOKEN; /* no text */
   if (r % 9 < 4) return M + 5 + (int32_t)((r >> 8) % 4);            /* aa, aaaa, ab, bb */
   return B + bytes[(r >> 8) % sizeof bytes];
@@ -373,14 +367,14 @@ static int32_t random_token(uint64_t *seed) {
 static void random_stop(uint64_t *seed, char *out) {
   static const char *const parts[] = {"a", "b", "ab", "aa", "\xc3\xa9", "\xe2\x82\xac", "\xef\xbf\xbd"};
   *out = 0;
-  for (uint64_t n = 1 + next_random(seed) % 4; n; n--) strcat(out, parts[next_random(seed) % 7]);
+  for (uint64_t n = 1 + random_next(seed) % 4; n; n--) strcat(out, parts[random_next(seed) % 7]);
 }
 
 /* One stream; 1 when a stop was found. */
 static int run_random(const tokenizer *t, uint64_t *seed) {
   char texts[3][32];
   const char *stops[3] = {texts[0], texts[1], texts[2]};
-  int32_t count = (int32_t)(next_random(seed) % 4);
+  int32_t count = (int32_t)(random_next(seed) % 4);
   for (int i = 0; i < 3; i++) random_stop(seed, texts[i]);
   detokenizer *d = open_with(t, stops, count, true);
   detokenizer_out out = {0};

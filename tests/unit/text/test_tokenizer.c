@@ -3,7 +3,7 @@
 #include "common/text/added_tokens.h"
 #include "common/text/tokenizer.h"
 #include "common/base/utf8.h"
-#include "tests/gguf_builder.h"
+#include "tests/support/gguf_builder.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,8 +13,9 @@
 
 #include <cmocka.h>
 
-#include "tests/growth.h"
-#include "tests/json_lines.h"
+#include "tests/support/growth.h"
+#include "tests/support/json_lines.h"
+#include "tests/support/random.h"
 
 #define MODEL         "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 #define HOSTILE_BYTES (1 << 19)
@@ -47,13 +48,6 @@ static tokenizer *open_small(int dropped_below) {
   gb_vocabulary(&b, dropped_below);
   if (open_built(&b, &t, &e)) fail_msg("%s", e.text);
   return t;
-}
-
-static uint64_t next_random(uint64_t *state) { /* splitmix64 */
-  uint64_t x = *state += 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
 }
 
 /* ---- goldens ---- */
@@ -618,7 +612,7 @@ static void test_hostile_text_is_near_linear(void **state) {
   }
   uint64_t seed = 7;
   char *text = malloc(HOSTILE_BYTES);
-  for (size_t i = 0; i < HOSTILE_BYTES; i++) text[i] = (char)('a' + next_random(&seed) % 26);
+  for (size_t i = 0; i < HOSTILE_BYTES; i++) text[i] = (char)('a' + random_next(&seed) % 26);
   encode_near_linear(t, "random letters", text, HOSTILE_BYTES);
   free(text);
   tokenizer_close(t);
@@ -659,14 +653,14 @@ static void test_merges_by_the_definition(void **state) {
     bpe *b;
     assert_int_equal(bpe_alloc(&b, MERGES), ERR_OK);
     for (int i = 0; i < MERGES; i++) { /* pairs may come twice: the first rank counts */
-      merges[i][0] = (int32_t)(next_random(&seed) % (uint64_t)(3 + i));
-      merges[i][1] = (int32_t)(next_random(&seed) % (uint64_t)(3 + i));
+      merges[i][0] = (int32_t)(random_next(&seed) % (uint64_t)(3 + i));
+      merges[i][1] = (int32_t)(random_next(&seed) % (uint64_t)(3 + i));
       merges[i][2] = 3 + i;
       bpe_add(b, merges[i][0], merges[i][1], (uint32_t)(i / share), merges[i][2]);
     }
     int32_t ids[LENGTH], want[LENGTH];
-    size_t count = next_random(&seed) % (LENGTH + 1);
-    for (size_t i = 0; i < count; i++) ids[i] = want[i] = (int32_t)(next_random(&seed) % 3);
+    size_t count = random_next(&seed) % (LENGTH + 1);
+    for (size_t i = 0; i < count; i++) ids[i] = want[i] = (int32_t)(random_next(&seed) % 3);
     size_t want_count = merge_naively((const int32_t(*)[3])merges, MERGES, share, want, count), got = count;
     assert_int_equal(bpe_merge(b, &scratch, ids, &got), ERR_OK);
     assert_int_equal(got, want_count);
@@ -699,14 +693,14 @@ static void test_finds_special_tokens_by_the_definition(void **state) {
     added_tokens s = {0};
     char pool[12][5], text[30];
     uint32_t sizes[12];
-    int count = (int)(next_random(&seed) % 13);
+    int count = (int)(random_next(&seed) % 13);
     for (int i = 0; i < count; i++) {
-      uint32_t size = sizes[i] = 1 + (uint32_t)(next_random(&seed) % 5);
-      for (uint32_t k = 0; k < size; k++) pool[i][k] = (char)("a\xff<"[next_random(&seed) % 3]);
+      uint32_t size = sizes[i] = 1 + (uint32_t)(random_next(&seed) % 5);
+      for (uint32_t k = 0; k < size; k++) pool[i][k] = (char)("a\xff<"[random_next(&seed) % 3]);
       assert_int_equal(added_tokens_add(&s, pool[i], size, i, 0), ERR_OK);
     }
     added_tokens_sort(&s);
-    for (size_t k = 0; k < sizeof text; k++) text[k] = "a\xff<z"[next_random(&seed) % 4];
+    for (size_t k = 0; k < sizeof text; k++) text[k] = "a\xff<z"[random_next(&seed) % 4];
     size_t at = 0, want_at;
     const added_token *want = find_naively(&s, text, sizeof text, &want_at);
     assert_ptr_equal(added_tokens_find(&s, text, sizeof text, &at), want);

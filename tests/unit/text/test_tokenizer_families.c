@@ -4,15 +4,15 @@
  * {"ids", "decoded"}, FILE being a GGUF or a tokenizer.json (tests/compare_tokenizers.py). */
 #include "common/text/detokenizer.h"
 #include "common/text/tokenizer.h"
-#include "tests/gguf_builder.h"
+#include "tests/support/gguf_builder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 
 #include <cmocka.h>
 
-#include "tests/growth.h"
-#include "tests/json_lines.h"
+#include "tests/support/growth.h"
+#include "tests/support/json_lines.h"
 
 #define FOLDER  "tests/golden/tokenizers/"
 #define STRINGS 45 /* of each family */

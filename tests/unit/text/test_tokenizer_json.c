@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "tests/scratch.h"
+#include "tests/support/scratch.h"
 
 /* A small byte-level one: the parts that a test changes are by default as here. */
 typedef struct parts {

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "tests/gguf_builder.h"
+#include "tests/support/gguf_builder.h"
 
 #define MODEL TANDEM_SOURCE_DIR "/models/SmolLM2-135M-Instruct.Q4_1.gguf"
 

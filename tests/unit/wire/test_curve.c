@@ -1,6 +1,6 @@
 /* libs: wire base */
 /* Who comes in by tcp, and that nobody does while the gate is late, dead or missing. */
-#include "tests/transport_support.h"
+#include "tests/support/transport_nodes.h"
 #include "wire/codec.h"
 #include "wire/curve.h"
 #include "wire/endpoint.h"

@@ -1,6 +1,6 @@
 /* libs: wire base */
 /* Files of keys: what is made, what is read, and what is wrong with them in one sentence. */
-#include "tests/transport_support.h"
+#include "tests/support/transport_nodes.h"
 #include <errno.h>
 #include <sys/stat.h>
 

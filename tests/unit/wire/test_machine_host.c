@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "tests/patience.h"
+#include "tests/support/patience.h"
 
 #define CONNECTS 20
 

@@ -21,7 +21,7 @@
 
 #include <cmocka.h>
 
-#include "tests/scratch.h"
+#include "tests/support/scratch.h"
 
 #define NOBODY 65534
 

@@ -1,6 +1,6 @@
 /* libs: wire base */
 /* Programs that call a name: the resolver is this file's, as slow as a test wants it, and so is the clock. */
-#include "tests/transport_support.h"
+#include "tests/support/transport_nodes.h"
 
 #include <dlfcn.h>
 #include <netdb.h>

@@ -1,5 +1,5 @@
 /* libs: wire speculative base */
-#include "tests/machine_support.h"
+#include "tests/support/machine_rig.h"
 
 #include "common/base/log.h"
 #include "wire/keys.h"

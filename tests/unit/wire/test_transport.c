@@ -1,6 +1,6 @@
 /* libs: wire base : cost=15 */
 /* Messages between programs, the addresses where they meet, and peers that come and go. */
-#include "tests/transport_support.h"
+#include "tests/support/transport_nodes.h"
 #include <pthread.h>
 #include <stdlib.h>
 

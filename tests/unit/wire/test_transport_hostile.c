@@ -1,6 +1,6 @@
 /* libs: wire base */
 /* Peers that send what they should not, or too much of it, or want to be somebody else. */
-#include "tests/transport_support.h"
+#include "tests/support/transport_nodes.h"
 #include "wire/accept_gate.h"
 #include "wire/codec.h"
 #include "wire/connection_limit.h"

@@ -66,6 +66,7 @@ CASES = [
     (check_verdicts, {'tests/a.py': 'os.cpu_count()\n'}, [('tests/a.py', 'os.cpu_count()')]),
     (check_verdicts, {'tests/a.py': '"127.0.0.1:7000"\n'}, [('tests/a.py', '"127.0.0.1:7000"')]),
     (check_verdicts, {'tests/a.py': 'time.process_time()\n'}, [('tests/a.py', 'time.process_time()')]),
+    (check_verdicts, {'tests/support/a.c': 'x = clock();\n'}, [('tests/support/a.c', 'x=clock();')]),
     (check_verdicts, {'tests/a.c': 'getenv("HOME")\n'}, [('tests/a.c', 'getenv("HOME")')]),
     (check_format, {'a.c': 'int a;\n'}, []),
     (check_format, {'a.c': 'int   a;\n', 'b.cu': 'int   b;\n'}, [('a.c', '*'), ('b.cu', '*')]),

@@ -1,4 +1,4 @@
-/* libs: text file base : cost=20 */
+/* libs: text_counted file base : cost=20 */
 #include "common/text/bpe.h"
 #include "common/text/added_tokens.h"
 #include "common/text/tokenizer.h"
@@ -584,7 +584,7 @@ static void encode_hostile(void *context, size_t size) {
 static void encode_near_linear(const tokenizer *t, const char *name, const char *text, size_t size) {
   tokenizer_ids ids = {0};
   size_t back_size;
-  if (!growth_is_near_linear(encode_hostile, &(hostile){t, text}, size - 1))
+  if (!growth_is_near_linear(encode_hostile, &(hostile){t, text}, GROWTH_SIZE))
     fail_msg("%zu bytes of %s take more than their share", size, name);
   assert_int_equal(tokenizer_encode(t, text, size, true, &ids, NULL), ERR_OK);
   char *back = decode_all(t, ids.ids, ids.count, &back_size);

@@ -1,4 +1,4 @@
-/* libs: text file base */
+/* libs: text_counted file base */
 /* Every family of tokenizers against goldens of other programs (tests/golden/tokenizers). With an argument it
  * is their tool: `test_tokenizer_families FILE` takes JSON lines {"text", "special"} on stdin and writes
  * {"ids", "decoded"}, FILE being a GGUF or a tokenizer.json (tests/compare_tokenizers.py). */
@@ -214,7 +214,7 @@ static void encode_near_linear(const tokenizer *t, const char *name, const char 
   char *text = malloc(size);
   tokenizer_ids ids = {0};
   for (size_t i = 0; i < size; i++) text[i] = unit[i % n];
-  if (!growth_is_near_linear(encode_hostile, &(hostile){t, text}, size - 1))
+  if (!growth_is_near_linear(encode_hostile, &(hostile){t, text}, GROWTH_SIZE))
     fail_msg("%s: %zu bytes of %s take more than their share", name, size, unit);
   assert_int_equal(tokenizer_encode(t, text, size, TOKENIZER_SPECIAL, &ids, NULL), ERR_OK);
   char *back = decode_all(t, ids.ids, ids.count, &back_size);

@@ -4,8 +4,8 @@ A name is a pattern of files, as "test_p*.py" is, or one test, as "test_pair.Pai
 work is one test, or, where tests share what their class's setUpClass makes, a piece of that class. Every
 job is a process of its own, with a ledger of its own, and takes the next unit when it has finished one.
 Classes that say `alone` measure the machine: they run at the end, one by one. Tests that are marked
-`thorough` run only where that is asked for. Those that are not marked `whole_model` have a smaller one, but
-not in a thorough run.
+`thorough` run only where that is asked for. Those that are marked neither so nor `whole_model` have a smaller
+one.
 
 A unit whose tests failed by lateness alone (programs.Late) is run once more at the end, by itself. If it
 passes then, it is called FLAKY, and is a defect all the same: more than two of them fail the run.
@@ -78,7 +78,7 @@ def find_units(names, thorough):
     """Those of many tests first: what takes long must not begin last."""
     classes = {}
     for test in load(names, thorough):
-        whole = thorough or has_mark(test, "whole_model")
+        whole = has_mark(test, "thorough") or has_mark(test, "whole_model")
         classes.setdefault((type(test), whole), []).append(test)
     units = [unit for (_, whole), tests in classes.items() for unit in units_of_class(tests, whole)]
     return sorted(units, key=lambda unit: (unit.alone, not unit.whole, not unit.shares, -len(unit.names)))

@@ -2,6 +2,8 @@
  * have an allocator of their own, COUNT_MALLOC is 0 and nothing is counted. */
 #pragma once
 
+#include <features.h> /* __GLIBC__ */
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
 #define COUNT_MALLOC 0
 #else

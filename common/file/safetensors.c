@@ -345,7 +345,8 @@ int safetensors_open_memory(safetensors **out, const void *data, size_t size, er
   if (!t) return err_set(e, ERR_NOMEM, "out of memory for the model");
   int rc = take_shards(t, 1, e);
   if (rc == ERR_OK) {
-    t->shards[t->shard_count++] = (shard){.bytes = {data, size}, .label = "the model in memory"};
+    t->shards[t->shard_count++] =
+        (shard){.bytes = {.data = data, .size = size}, .label = "the model in memory"};
     rc = read_shard(t, t->shards, e);
   }
   return finish(out, t, rc ? rc : sort_entries(t, e));

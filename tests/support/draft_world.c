@@ -55,6 +55,20 @@ static int32_t fake_candidates(immediate_session *d, const int32_t *path, int32_
 
 static const immediate_kind FAKE = {"fake", fake_open, fake_close, fake_advance, fake_candidates};
 
+/* The machine begins, and its orchestrator knows it. */
+static void meet_orchestrator(world *w) {
+  rig_init(&w->r, draft_machine(w->d));
+  draft_connect(w->d, "tcp://127.0.0.1:3000", &w->r.out);
+  const action *a = rig_connect_asked(&w->r);
+  assert_string_equal(a->text, "tcp://127.0.0.1:3000");
+  rig_connected(&w->r, a->tag, ORCH);
+  rig_only(&w->r, ORCH, MSG_HELLO);
+  msg welcome = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, ID(ORCH));
+  welcome.to = SELF;
+  rig_say(&w->r, ORCH, welcome);
+  rig_clear(&w->r);
+}
+
 int set_up_wanting(void **state, const drafter_wants *wants,
                    void (*features)(void *self, int32_t slot, const drafter_features *f)) {
   world *w = calloc(1, sizeof *w);
@@ -67,16 +81,7 @@ int set_up_wanting(void **state, const drafter_wants *wants,
   if (wants) w->drafter.wants = *wants;
   draft_options o = {.incarnation = SELF, .drafters = {w->drafter}, .drafter_count = 1, .context = CONTEXT};
   assert_int_equal(draft_alloc(&w->d, &o, &e), ERR_OK);
-  rig_init(&w->r, draft_machine(w->d));
-  draft_connect(w->d, "tcp://127.0.0.1:3000", &w->r.out);
-  const action *a = rig_connect_asked(&w->r);
-  assert_string_equal(a->text, "tcp://127.0.0.1:3000");
-  rig_connected(&w->r, a->tag, ORCH);
-  rig_only(&w->r, ORCH, MSG_HELLO);
-  msg welcome = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, ID(ORCH));
-  welcome.to = SELF;
-  rig_say(&w->r, ORCH, welcome);
-  rig_clear(&w->r);
+  meet_orchestrator(w);
   *state = w;
   return 0;
 }
@@ -191,11 +196,7 @@ void settle(world *w) {
 }
 
 void attach(world *w, bool lockstep) {
-  msg m = prompt_message();
-  m.u.open.options.lockstep = lockstep;
-  open_and_greet(w, m);
-  rig_clear(&w->r);
-  rig_say(&w->r, TARGET, attached_message(1, PROMPT_LENGTH, 1));
+  attach_model(w, lockstep);
   settle(w);
   rig_clear(&w->r);
 }
@@ -247,13 +248,7 @@ static void set_up_computed(world *w) {
                      .shorter = true,
                      .session_max = CACHES};
   assert_int_equal(draft_alloc(&w->d, &o, &e), ERR_OK);
-  rig_init(&w->r, draft_machine(w->d));
-  draft_connect(w->d, "tcp://127.0.0.1:3000", &w->r.out);
-  rig_connected(&w->r, rig_connect_asked(&w->r)->tag, ORCH);
-  msg welcome = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, ID(ORCH));
-  welcome.to = SELF;
-  rig_say(&w->r, ORCH, welcome);
-  rig_clear(&w->r);
+  meet_orchestrator(w);
 }
 
 int set_up_model(void **state) {

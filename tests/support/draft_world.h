@@ -102,7 +102,7 @@ void tell_tokens(world *w, int32_t base, int32_t count);
 /* Time passes, and nobody is silent. */
 void pass(world *w, uint64_t us, bool orchestrator, bool target);
 
-/* It gave up: nothing more until OPEN. */
+/* It has given up: nothing more comes from it until OPEN. */
 void expect_lost(world *w);
 
 void expect_out_of_step(world *w, int32_t length);

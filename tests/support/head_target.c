@@ -10,14 +10,7 @@ head_target_files head_target_open(int missing) {
   head_target_files t = {.bytes = gb_begin(3)};
   gguf_builder *b = &t.bytes;
   err e;
-  gb_key_text(b, "general.architecture", "llama");
-  gb_key_u32(b, "llama.block_count", SUPPORT_TINY_LAYERS);
-  gb_key_u32(b, "llama.embedding_length", SUPPORT_TINY_EMBED);
-  gb_key_u32(b, "llama.feed_forward_length", SUPPORT_TINY_FFN);
-  gb_key_u32(b, "llama.attention.head_count", SUPPORT_TINY_HEADS);
-  gb_key_u32(b, "llama.attention.head_count_kv", SUPPORT_TINY_KV_HEADS);
-  gb_key_u32(b, "llama.context_length", 2048);
-  gb_key_f32(b, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  support_tiny_keys(b);
   gb_vocabulary(b, missing);
   gb_tensor(b, "token_embd.weight", SUPPORT_TINY_EMBED, HEAD_TARGET_VOCABULARY, GGUF_Q8_0);
   for (int32_t i = 0; i < SUPPORT_TINY_LAYERS; i++) support_tiny_layer(b, i);

@@ -65,7 +65,7 @@ const action *rig_connect_asked(const rig *r);
 /* Lines of the log with this part. */
 int32_t rig_logged(const rig *r, const char *part);
 
-/* Order of the first one; -1. */
+/* The place of the first one among all actions; -1: there is none. */
 int32_t rig_place(const rig *r, peer_id to, msg_type type);
 
 /* --- messages --- */

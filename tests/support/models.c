@@ -165,8 +165,7 @@ void support_fill_tensor(const gguf_tensor *t, uint64_t *state) {
   }
 }
 
-model_file *support_tiny_file(gguf_builder *b) {
-  *b = gb_begin(3);
+void support_tiny_keys(gguf_builder *b) {
   gb_key_text(b, "general.architecture", "llama");
   gb_key_u32(b, "llama.block_count", SUPPORT_TINY_LAYERS);
   gb_key_u32(b, "llama.embedding_length", SUPPORT_TINY_EMBED);
@@ -175,6 +174,11 @@ model_file *support_tiny_file(gguf_builder *b) {
   gb_key_u32(b, "llama.attention.head_count_kv", SUPPORT_TINY_KV_HEADS);
   gb_key_u32(b, "llama.context_length", 2048);
   gb_key_f32(b, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+}
+
+model_file *support_tiny_file(gguf_builder *b) {
+  *b = gb_begin(3);
+  support_tiny_keys(b);
   gb_key_f32(b, "llama.rope.freq_base", 10000.0f);
   gb_tensor(b, "token_embd.weight", SUPPORT_TINY_EMBED, SUPPORT_TINY_VOCAB, GGUF_Q8_0);
   for (int32_t i = 0; i < SUPPORT_TINY_LAYERS; i++) support_tiny_layer(b, i);

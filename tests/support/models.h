@@ -64,6 +64,8 @@ enum {
   SUPPORT_TINY_VOCAB = 250
 };
 
+/* Its shape, and the tensors of a layer. */
+void support_tiny_keys(gguf_builder *b);
 void support_tiny_layer(gguf_builder *b, int32_t layer);
 
 void support_fill_tensor(const gguf_tensor *t, uint64_t *state);

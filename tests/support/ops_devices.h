@@ -18,10 +18,10 @@
 #define SUPPORT_THREADS   3
 #define SUPPORT_DEVICES   32
 
-/* 24 of them. */
+/* 24 random bits. */
 uint32_t random_bits(void);
 
-/* [-2, 2). */
+/* In [-2, 2). */
 float random_float(void);
 
 float *random_floats(size_t n);

@@ -27,10 +27,10 @@ static const quant_type QUANT_TYPES[] = {
 };
 #define QUANT_TYPE_COUNT (sizeof QUANT_TYPES / sizeof QUANT_TYPES[0])
 
-/* NULL: plain. */
+/* NULL: the type is a plain one. */
 const quant_type *quant_type_of(ops_type type);
 
-/* From IEEE 754's definition of binary16. */
+/* The f16 at `at`, from IEEE 754's definition of binary16. */
 double quant_half(const uint8_t *at);
 
 /* A scale of either sign with an exponent below `top`, subnormal ones among them when `low` is 0. */
@@ -39,7 +39,7 @@ void quant_put_half(uint8_t *at, uint32_t (*random)(void), int low, int top);
 /* Any bytes, but for the scales. */
 void quant_fill(const quant_type *t, uint8_t *block, uint32_t (*random)(void), int low);
 
-/* Of a block of 32. */
+/* The four bits of weight i, in a block of 32. */
 int quant_nibble(const uint8_t *bytes, int i);
 
 /* Weight i of a block, exactly; a double holds every product. */

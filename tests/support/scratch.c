@@ -6,6 +6,8 @@
 
 #include "tests/support/scratch.h"
 
+#include <ftw.h>
+
 static char scratch_root[SCRATCH_MAX];
 static pid_t scratch_owner;
 

@@ -2,7 +2,6 @@
  * the program ends, also if a test has failed. Include after cmocka.h. */
 #pragma once
 
-#include <ftw.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

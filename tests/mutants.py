@@ -16,7 +16,7 @@ With --sample, N of them are tried: first those of files, or of tests, that the 
 commit has changed, then others; which ones depends on the commit alone. The text of all of them must still
 be there.
 
-RESULTS names a file to which a line is added for every mutant that is FAILED.
+RESULTS names a file to which a line is added for every mutant that is FAILED, and for what each TOOK.
 """
 
 import argparse
@@ -31,6 +31,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -206,7 +207,12 @@ def programs_with(builder, name, test, changed):
 
 
 def try_one(builders, mutant, seeds):
-    """(caught, what to say of it)"""
+    """(caught, what to say of it, how many seconds it took)"""
+    begin = time.monotonic()
+    return *tried(builders, mutant, seeds), time.monotonic() - begin
+
+
+def tried(builders, mutant, seeds):
     name = mutant["name"]
     try:
         for test in mutant["caught_by"]:
@@ -295,9 +301,11 @@ def main():
             check_unchanged(builders, {t for m in mutants for t in m["caught_by"]}, args)
         caught = 0
         with open(os.environ.get("RESULTS", os.devnull), "a") as results:
-            for m, (ok, text) in zip(mutants, pool.map(lambda m: try_one(builders, m, args.seeds), mutants)):
+            done = pool.map(lambda m: try_one(builders, m, args.seeds), mutants)
+            for m, (ok, text, seconds) in zip(mutants, done):
                 caught += ok
                 print(text, flush=True)
+                print(f"TOOK {seconds:.1f} {m['name']}", file=results, flush=True)
                 if not ok:
                     print("FAILED", m["name"], file=results, flush=True)
     print(f"mutants: {len(mutants)} tried, {caught} killed")

@@ -19,8 +19,15 @@ def tandem(*args, stdin=b"", env=None, program=TANDEM):
 
 
 def with_draft_known(*args, env=None):
-    """The answers were not over before tandem-draft had ended: that may need another try."""
-    return wait_until(lambda: (done := tandem(*args, env=env)) and "had not come yet" not in done[2] and done)
+    """The answers were not over before tandem-draft, which cannot start, had ended: that may need another
+    try. It is not started again."""
+
+    def tried():
+        done = tandem(*args, env=env)
+        assert "started again" not in done[2], done[2]
+        return "had not come yet" not in done[2] and done
+
+    return wait_until(tried)
 
 
 def answer(*args, stdin=b""):

@@ -135,7 +135,7 @@ static void on_tokens(client_step *c, client_session *s, const msg *m) {
 /* --- the rest of what a target sends --- */
 
 static void take_counts(client_step *c, client_session *s, const msg_done *d) {
-  session_stats_report(&s->stats, &d->stats);
+  session_stats_report(&s->stats, &d->stats, d->length);
   client_text(s->off_reason, d->off_reason);
   s->off = d->off;
   if (d->plain_us) s->plain_us = d->plain_us;
@@ -145,7 +145,7 @@ static void take_counts(client_step *c, client_session *s, const msg_done *d) {
 /* The engine failed, perhaps for want of memory: another target may have what this one lacks. But a wait that
  * ended in one place would begin anew in the next. False: the session ends here. */
 static bool leave_failed_target(client_step *c, client_session *s, const msg_done *d) {
-  session_stats_report(&s->stats, &d->stats);
+  session_stats_report(&s->stats, &d->stats, d->length);
   if (d->code == ERR_TIMEOUT || !failover_target_unable(c, s, c->now + SESSIONS_UNABLE_US)) return false;
   actions_log(c->out, LOG_WARNING,
               "session %016llx: its target failed (%s): it goes on elsewhere from token %d",

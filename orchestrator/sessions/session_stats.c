@@ -53,7 +53,18 @@ void session_stats_leave(session_stats *s, peer_id target, int32_t length) {
   session_stats_begin(s, length);
 }
 
-void session_stats_report(session_stats *s, const msg_stats *stats) {
+/* How many tokens of earlier visits the report covers, if the target that was left last has come back: each
+ * forward gives one token, and those that it accepted. */
+static int32_t earlier_tokens(const session_stats *s, const msg_stats *stats, int32_t length) {
+  int64_t more = (int64_t)(stats->forwards + stats->accepted) - (length - s->from);
+  if (!s->left || more < s->left_tokens) return 0;
+  return more < s->missing ? (int32_t)more : s->missing;
+}
+
+void session_stats_report(session_stats *s, const msg_stats *stats, int32_t length) {
+  int32_t earlier = earlier_tokens(s, stats, length);
+  s->missing -= earlier;
+  if (earlier) s->left = 0;
   clear(&s->now, s->now_per_pos);
   add(&s->now, s->now_per_pos, stats);
   s->reported = true;

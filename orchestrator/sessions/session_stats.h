@@ -21,8 +21,9 @@ typedef struct session_stats {
 void session_stats_begin(session_stats *s, int32_t length);
 /* The session leaves its target, which may still report, and the next target begins at this length. */
 void session_stats_leave(session_stats *s, peer_id target, int32_t length);
-/* The present target reports; a later report replaces the earlier one. */
-void session_stats_report(session_stats *s, const msg_stats *stats);
+/* The present target reports at this length; a later report replaces the earlier one. It counts from the
+ * first time that it had the session: one that was lost and came back tells of its earlier tokens, too. */
+void session_stats_report(session_stats *s, const msg_stats *stats, int32_t length);
 /* A target that the session has left reports. Only the last such target is still expected to. */
 void session_stats_report_late(session_stats *s, peer_id target, const msg_stats *stats);
 

@@ -50,8 +50,8 @@ static void test_a_report_replaces_the_one_before(void **state) {
   session_stats_begin(&f, 100);
   expect_total(&f, 0);
   assert_int_equal(session_stats_missing(&f, 119), 19);
-  session_stats_report(&f, &some);
-  session_stats_report(&f, &some); /* DONE is repeated */
+  session_stats_report(&f, &some, 119);
+  session_stats_report(&f, &some, 119); /* DONE is repeated */
   expect_total(&f, 1);
   assert_int_equal(session_stats_missing(&f, 119), 0);
 }
@@ -70,7 +70,7 @@ static void test_the_counts_of_targets_that_were_left_are_added(void **state) {
   expect_total(&f, 1);
   assert_int_equal(session_stats_missing(&f, 125), 6);
   session_stats_leave(&f, B, 125); /* for A again */
-  session_stats_report(&f, &some);
+  session_stats_report(&f, &some, 144);
   expect_total(&f, 2);
   assert_int_equal(session_stats_missing(&f, 144), 6);
   session_stats_report_late(&f, A, &some);
@@ -82,7 +82,7 @@ static void test_a_target_that_reported_before_it_was_left_is_counted_once(void 
   (void)state;
   session_stats f = {0};
   session_stats_begin(&f, 100);
-  session_stats_report(&f, &some);
+  session_stats_report(&f, &some, 119);
   session_stats_leave(&f, A, 119);
   session_stats_report_late(&f, A, &some); /* DONE is repeated */
   expect_total(&f, 1);
@@ -93,8 +93,30 @@ static void test_tokens_of_an_earlier_run_stay_uncounted(void **state) {
   (void)state;
   session_stats f = {.missing = 40};
   session_stats_begin(&f, 140);
-  session_stats_report(&f, &some);
+  session_stats_report(&f, &some, 159);
   assert_int_equal(session_stats_missing(&f, 159), 40);
+}
+
+/* It was lost for a while, and kept the session: its counts begin with its first visit. */
+static void test_a_target_that_comes_back_tells_of_its_earlier_visit(void **state) {
+  (void)state;
+  session_stats f = {0};
+  session_stats_begin(&f, 100);
+  session_stats_leave(&f, A, 110);
+  session_stats_report(&f, &some, 119);
+  session_stats_report(&f, &some, 119);
+  expect_total(&f, 1);
+  assert_int_equal(session_stats_missing(&f, 119), 0);
+}
+
+/* Some tokens were on their way when B was lost, and the next target gave them anew. */
+static void test_what_two_targets_have_given_is_no_earlier_visit(void **state) {
+  (void)state;
+  session_stats f = {0};
+  session_stats_begin(&f, 100);
+  session_stats_leave(&f, B, 110);
+  session_stats_report(&f, &some, 127);
+  assert_int_equal(session_stats_missing(&f, 127), 10);
 }
 
 int main(void) {
@@ -102,6 +124,8 @@ int main(void) {
       cmocka_unit_test(test_a_report_replaces_the_one_before),
       cmocka_unit_test(test_the_counts_of_targets_that_were_left_are_added),
       cmocka_unit_test(test_a_target_that_reported_before_it_was_left_is_counted_once),
+      cmocka_unit_test(test_a_target_that_comes_back_tells_of_its_earlier_visit),
+      cmocka_unit_test(test_what_two_targets_have_given_is_no_earlier_visit),
       cmocka_unit_test(test_tokens_of_an_earlier_run_stay_uncounted),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

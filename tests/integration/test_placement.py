@@ -22,9 +22,9 @@ USAGE, WORKER_FAILED, IO = 2, 7, 8  # exit statuses
 
 
 def resident(pid):
-    """KiB."""
+    """KiB that the program has written to. Code that runs for the first time is of a file."""
     with open(f"/proc/{pid}/status") as f:
-        return int(re.search(r"VmRSS:\s+(\d+)", f.read())[1])
+        return int(re.search(r"RssAnon:\s+(\d+)", f.read())[1])
 
 
 @thorough

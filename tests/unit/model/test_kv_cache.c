@@ -583,7 +583,7 @@ static void it_is_refused_where_there_is_no_room(void **state) {
 
 /* Rows `first`, first + 1, ... as a chain below the sequence's last row; all of them are written. */
 static void stage_chain(naive *n, int32_t seq, int32_t first, int32_t count) {
-  int32_t parents[KV_STAGE_MAX], ids[KV_STAGE_MAX], path[KV_STAGE_MAX];
+  int32_t parents[KV_STAGE_MAX] = {0}, ids[KV_STAGE_MAX], path[KV_STAGE_MAX];
   for (int32_t i = 0; i < count; i++) parents[i] = i - 1, ids[i] = first + i;
   assert_int_equal(kv_stage(n->k, seq, parents, count), ERR_OK);
   kv_support_begin(n->io);

@@ -7,27 +7,23 @@
 #include "bench/step.h"
 #include "common/base/cpus.h"
 #include "common/base/program.h"
-#include "common/base/program_flags.h"
-#include "common/base/program_variables.h"
+#include "common/command_line/flag_reader.h"
+#include "common/command_line/flag_variables.h"
 #include "version.h"
 
-#include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define WIDTHS_MAX          8
-#define REPETITIONS_DEFAULT 15
-#define REPETITIONS_MAX     TIMED_THREADS_PASSES_MAX
-#define CONTEXT_DEFAULT     128
-#define CONTEXT_MAX         65536
-#define WARM_UP             2
-#define ARITHMETIC_SHARE    0.7 /* of the multiplying rate: what is left beside the work on scales */
+#define WIDTHS_MAX       8
+#define REPETITIONS_MAX  TIMED_THREADS_PASSES_MAX
+#define CONTEXT_DEFAULT  128
+#define WARM_UP          2
+#define ARITHMETIC_SHARE 0.7 /* of the multiplying rate: what is left beside the work on scales */
 
 typedef struct flags {
-  const char *model, *device;
-  int32_t threads, context, repetitions, widths[WIDTHS_MAX], width_count;
-  bool json;
+  flag_values given;
+  int32_t widths[WIDTHS_MAX], width_count;
 } flags;
 
 /* One number of rows. us: medians of ns. */
@@ -51,76 +47,29 @@ typedef struct bench {
 
 /* --- flags --- */
 
-enum { KEY_THREADS = 256, KEY_DEVICE, KEY_CONTEXT, KEY_ROWS, KEY_REPETITIONS, KEY_JSON };
-
-static const struct argp_option option_table[] = {
-    {"model", 'm', "FILE", 0,
-     "the model: a GGUF file (scripts/get_model.sh fetches one), or a folder with config.json and "
-     "safetensors",
-     0},
-    {"device", KEY_DEVICE, "NAME", 0, "what computes, of `tandem --list-devices' (default cpu)", 0},
-    {"threads", KEY_THREADS, "N", 0, "default: every CPU", 0},
-    {"ctx", KEY_CONTEXT, "N", 0, "tokens before the step (default 128)", 0},
-    {"rows", KEY_ROWS, "N,N,...", 0, "rows of a step, up to 8 numbers from 1 to 256 (default 1,4,8,16)", 0},
-    {"repetitions", KEY_REPETITIONS, "N", 0,
-     "medians of so many, and the best of so many for the machine (default 15)", 0},
-    {"json", KEY_JSON, 0, 0, "one JSON object instead of the table", 0},
-    {0}};
-
-static int32_t to_int(struct argp_state *state, const char *name, const char *text, int32_t low,
-                      int32_t high) {
-  int64_t value = low;
-  err e = {0};
-  if (program_int(name, text, low, high, &value, &e) != ERR_OK) argp_error(state, "%s", e.text);
-  return (int32_t)value;
-}
-
-static void to_widths(struct argp_state *state, flags *f, const char *text) {
+/* "1,4,8". */
+static int take_own(void *context, flag_id id, const char *text, err *e) {
+  flags *f = context;
   char *copy = strdup(text), *rest = copy;
+  int rc = copy ? ERR_OK : ERR_NOMEM;
+  (void)id; /* --rows is the only one */
   f->width_count = 0;
-  for (const char *one; copy && (one = strsep(&rest, ","));) {
-    if (f->width_count == WIDTHS_MAX) argp_error(state, "--rows takes %d numbers at most", WIDTHS_MAX);
-    f->widths[f->width_count++] = to_int(state, "--rows", one, 1, STEP_ROWS_MAX);
+  for (const char *one; rc == ERR_OK && (one = strsep(&rest, ","));) {
+    int64_t rows;
+    rc = f->width_count == WIDTHS_MAX ? err_set(e, ERR_ARG, "--rows takes %d numbers at most", WIDTHS_MAX)
+                                      : program_int("--rows", one, 1, STEP_ROWS_MAX, &rows, e);
+    if (rc == ERR_OK) f->widths[f->width_count++] = (int32_t)rows;
   }
   free(copy);
+  return rc;
 }
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-  flags *f = state->input;
-  switch (key) {
-  case 'm':
-    f->model = text;
-    break;
-  case KEY_DEVICE:
-    f->device = text;
-    break;
-  case KEY_THREADS:
-    f->threads = to_int(state, "--threads", text, 1, OPS_THREADS_MAX);
-    break;
-  case KEY_CONTEXT:
-    f->context = to_int(state, "--ctx", text, 1, CONTEXT_MAX);
-    break;
-  case KEY_ROWS:
-    to_widths(state, f, text);
-    break;
-  case KEY_REPETITIONS:
-    f->repetitions = to_int(state, "--repetitions", text, 1, REPETITIONS_MAX);
-    break;
-  case KEY_JSON:
-    f->json = true;
-    break;
-  case ARGP_KEY_ARG:
-    argp_error(state, "unexpected argument '%s'", text);
-    break;
-  case ARGP_KEY_END:
-    if (!f->model)
-      argp_error(state,
-                 "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches the default one)");
-    break;
-  default:
-    return ARGP_ERR_UNKNOWN;
-  }
-  return 0;
+static int check_whole(void *context, err *e) {
+  const flags *f = context;
+  return f->given.model ? ERR_OK
+                        : err_set(e, ERR_ARG,
+                                  "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches "
+                                  "the default one)");
 }
 
 static const char doc[] =
@@ -144,8 +93,9 @@ static double median_us(uint64_t *ns, int32_t count) {
 }
 
 static bool measure_machine(bench *b) {
-  b->read_rate = limits_read_rate(b->flags.threads, b->flags.repetitions);
-  b->multiply_rate = limits_multiply_rate(b->flags.threads, b->flags.repetitions, &b->instruction);
+  b->read_rate = limits_read_rate(b->flags.given.threads, b->flags.given.repetitions);
+  b->multiply_rate =
+      limits_multiply_rate(b->flags.given.threads, b->flags.given.repetitions, &b->instruction);
   return b->read_rate > 0 && b->multiply_rate > 0;
 }
 
@@ -183,10 +133,11 @@ static int measure(bench *b) {
   const flags *f = &b->flags;
   int rc = ERR_OK;
   for (int32_t i = 0; i < f->width_count; i++) b->widths[i].rows = f->widths[i];
-  for (int32_t at = -WARM_UP; at < f->repetitions; at++)
+  for (int32_t at = -WARM_UP; at < f->given.repetitions; at++)
     for (int32_t i = 0; i < f->width_count && rc == ERR_OK; i++)
       rc = measure_once(b, &b->widths[i], at < 0 ? 0 : at);
-  for (int32_t i = 0; i < f->width_count && rc == ERR_OK; i++) take_medians(&b->widths[i], f->repetitions);
+  for (int32_t i = 0; i < f->width_count && rc == ERR_OK; i++)
+    take_medians(&b->widths[i], f->given.repetitions);
   return rc;
 }
 
@@ -219,14 +170,14 @@ static void print_cell(double us, double limit) {
 static void print_head(const bench *b) {
   const flags *f = &b->flags;
   const model_config *c = model_shape(b->step.model);
-  printf("model    %s: %d layers of %d, vocabulary %d; %s\n", file_name(f->model), c->layers, c->embed,
+  printf("model    %s: %d layers of %d, vocabulary %d; %s\n", file_name(f->given.model), c->layers, c->embed,
          c->vocab, model_numerics(b->step.model, KV_F16));
-  printf("machine  %d threads read memory at %.1f GB/s and multiply at %.0f GMAC/s (%s)\n", f->threads,
+  printf("machine  %d threads read memory at %.1f GB/s and multiply at %.0f GMAC/s (%s)\n", f->given.threads,
          b->read_rate / 1e9, b->multiply_rate / 1e9, b->instruction);
   printf("step     after %d tokens, weights of %.1f MB, medians of %d; us, the least that is possible, and "
          "their "
          "ratio\n\n%-18s",
-         f->context, (double)step_weight_bytes(&b->step) / 1e6, f->repetitions, "rows");
+         f->given.context, (double)step_weight_bytes(&b->step) / 1e6, f->given.repetitions, "rows");
   for (int32_t i = 0; i < f->width_count; i++) printf("  %8d %8s %5s", b->widths[i].rows, "least", "x");
   printf("\n%-18s", "kernels");
   for (int32_t i = 0; i < f->width_count; i++)
@@ -281,12 +232,12 @@ static void print_json_width(const bench *b, const width *w) {
 
 static void print_json(const bench *b) {
   printf("{\"model\": ");
-  print_json_string(file_name(b->flags.model));
+  print_json_string(file_name(b->flags.given.model));
   printf(
       ", \"numerics\": \"%s\", \"threads\": %d, \"context\": %d, \"repetitions\": %d, \"read_gb_s\": %.2f, "
       "\"multiply_gmac_s\": %.1f, \"instruction\": \"%s\", \"weight_bytes\": %llu, \"steps\": [",
-      model_numerics(b->step.model, KV_F16), b->flags.threads, b->flags.context, b->flags.repetitions,
-      b->read_rate / 1e9, b->multiply_rate / 1e9, b->instruction,
+      model_numerics(b->step.model, KV_F16), b->flags.given.threads, b->flags.given.context,
+      b->flags.given.repetitions, b->read_rate / 1e9, b->multiply_rate / 1e9, b->instruction,
       (unsigned long long)step_weight_bytes(&b->step));
   for (int32_t i = 0; i < b->flags.width_count; i++) {
     if (i) printf(", ");
@@ -304,34 +255,34 @@ static int fail(int status, const char *why) {
 
 static int run_step(bench *b) {
   err e = {0};
-  int rc = step_open(&b->step, b->flags.model, b->flags.device, b->flags.threads, b->flags.context,
-                     STEP_STATIC, NULL, 0, &e);
+  int rc = step_open(&b->step, b->flags.given.model, b->flags.given.device, b->flags.given.threads,
+                     b->flags.given.context, STEP_STATIC, NULL, 0, &e);
   if (rc != ERR_OK) return fail(program_exit_of_file(rc), e.text);
-  if (!measure_machine(b))
-    return fail(PROGRAM_EXIT_FAILED, "no memory or threads to measure the machine with");
+  if (!measure_machine(b)) return fail(STATUS_FAILED, "no memory or threads to measure the machine with");
   rc = measure(b);
-  if (rc == ERR_FORMAT)
-    return fail(PROGRAM_EXIT_FAILED, "the model's outputs are no numbers: is the file whole?");
-  if (rc != ERR_OK) return fail(PROGRAM_EXIT_FAILED, err_name(rc));
-  if (b->flags.json)
+  if (rc == ERR_FORMAT) return fail(STATUS_FAILED, "the model's outputs are no numbers: is the file whole?");
+  if (rc != ERR_OK) return fail(STATUS_FAILED, err_name(rc));
+  if (b->flags.given.json)
     print_json(b);
   else
     print_table(b);
-  return fflush(stdout) == 0 ? PROGRAM_EXIT_OK : fail(PROGRAM_EXIT_FAILED, "cannot write to stdout");
+  return fflush(stdout) == 0 ? STATUS_OK : fail(STATUS_FAILED, "cannot write to stdout");
 }
 
 static int bench_step(int argc, char **argv) {
   bench *b = calloc(1, sizeof *b);
-  if (!b) return fail(PROGRAM_EXIT_FAILED, "out of memory");
-  b->flags = (flags){.device = "cpu",
-                     .threads = cpus_threads(),
-                     .context = CONTEXT_DEFAULT,
-                     .repetitions = REPETITIONS_DEFAULT,
-                     .widths = {1, 4, 8, 16},
-                     .width_count = 4};
-  const struct argp parser = {.options = option_table, .parser = parse, .doc = doc};
-  argp_err_exit_status = PROGRAM_EXIT_USAGE;
-  program_parse_flags(&parser, argc, argv, &b->flags);
+  if (!b) return fail(STATUS_FAILED, "out of memory");
+  b->flags = (flags){.given = flag_defaults, .widths = {1, 4, 8, 16}, .width_count = 4};
+  b->flags.given.device = "cpu";
+  b->flags.given.threads = cpus_threads();
+  b->flags.given.context = CONTEXT_DEFAULT;
+  const flag_program reader = {.command = FLAGS_BENCH_STEP,
+                               .text = doc,
+                               .values = &b->flags.given,
+                               .context = &b->flags,
+                               .own = take_own,
+                               .whole = check_whole};
+  flag_read_all(&reader, argc, argv);
   int status = run_step(b);
   step_close(&b->step);
   free(b);
@@ -350,19 +301,19 @@ static int print_usage(FILE *to, const char *name, int status) {
 int main(int argc, char **argv) {
   const char *name = argc > 0 ? file_name(argv[0]) : "tandem-bench";
   program_begin("tandem-bench");
-  program_check_variables("tandem-bench");
-  if (argc < 2) return print_usage(stderr, name, PROGRAM_EXIT_USAGE);
+  flag_variables_check("tandem-bench");
+  if (argc < 2) return print_usage(stderr, name, STATUS_USAGE);
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
-    return print_usage(stdout, name, PROGRAM_EXIT_OK);
+    return print_usage(stdout, name, STATUS_OK);
   if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
     printf("tandem-bench %s (%s)\n", TANDEM_VERSION, TANDEM_COMMIT);
-    return PROGRAM_EXIT_OK;
+    return STATUS_OK;
   }
   bool step = strcmp(argv[1], "step") == 0;
   if (!step && strcmp(argv[1], "serve") != 0) {
     fprintf(stderr, "%s: there is no '%s' to measure, only step, serve and spec (%s --help)\n", name, argv[1],
             name);
-    return PROGRAM_EXIT_USAGE;
+    return STATUS_USAGE;
   }
   char whole[64];
   snprintf(whole, sizeof whole, "%s %s", name, argv[1]);

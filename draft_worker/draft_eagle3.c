@@ -16,22 +16,22 @@ _Static_assert(HEAD_CALIBRATION_KINDS == CALIBRATION_KINDS && HEAD_CALIBRATION_W
 
 _Static_assert(HEAD_HORIZON_MAX <= WIRE_HORIZON_MAX, "a head's horizon goes out in ATTACH");
 
-static int open_files(draft_eagle3 *m, const draft_arguments *a, err *e) {
-  if (!a->model_draft || !a->worker.model)
+static int open_files(draft_eagle3 *m, const flag_values *a, err *e) {
+  if (!a->draft_model || !a->model)
     return err_set(e, ERR_ARG, "--draft eagle3 needs -md HEAD, and -m FILE, the target's model");
-  if (a->layers)
+  if (a->draft_layers)
     return err_set(e, ERR_ARG, "--draft-layers is of a model, and -md names a head: leave it out");
-  int rc = model_file_open(&m->target, a->worker.model, e);
-  if (rc == ERR_OK) rc = head_file_open(&m->file, a->model_draft, model_file_config(m->target), e);
-  return rc ? rc : head_file_settle(m->file, a->type, e);
+  int rc = model_file_open(&m->target, a->model, e);
+  if (rc == ERR_OK) rc = head_file_open(&m->file, a->draft_model, model_file_config(m->target), e);
+  return rc ? rc : head_file_settle(m->file, draft_arguments_type(a), e);
 }
 
 /* Longer sessions than it has room for are refused with that reason. */
-static int open_cache(draft_eagle3 *m, const draft_arguments *a, err *e) {
+static int open_cache(draft_eagle3 *m, const flag_values *a, err *e) {
   const model_config *layer = &draft_head_shape(m->head)->layer;
-  size_t memory = (size_t)a->worker.kv_memory;
-  int32_t wanted = a->worker.context ? a->worker.context : DEFAULT_CONTEXT;
-  kv_options o = {.sequences = a->worker.sessions,
+  size_t memory = (size_t)a->kv_memory;
+  int32_t wanted = a->context ? a->context : DEFAULT_CONTEXT;
+  kv_options o = {.sequences = a->sessions,
                   .context = min_i32(wanted, model_file_config(m->target)->context),
                   .type = KV_F16};
   if (memory) kv_fit(layer, &o, memory);
@@ -41,13 +41,13 @@ static int open_cache(draft_eagle3 *m, const draft_arguments *a, err *e) {
   return rc ? rc : kv_open(&m->kv, m->device, layer, &o, &m->memory, e);
 }
 
-static int open_engine(draft_eagle3 *m, const draft_arguments *a, const logger *log, err *e) {
+static int open_engine(draft_eagle3 *m, const flag_values *a, const logger *log, err *e) {
   const eagle3_engine_options o = {
-      .head = m->head, .kv = m->kv, .sequences = a->worker.sessions, .length_max = m->context, .log = log};
+      .head = m->head, .kv = m->kv, .sequences = a->sessions, .length_max = m->context, .log = log};
   return eagle3_engine_open(&m->engine, &o, e);
 }
 
-static int open_drafter(const draft_eagle3 *m, const draft_arguments *a, drafter *to, err *e) {
+static int open_drafter(const draft_eagle3 *m, const flag_values *a, drafter *to, err *e) {
   const head_config *c = draft_head_shape(m->head);
   const head_calibration *measured = &head_file_config(m->file)->calibration;
   drafter_wants wants = {.tap_count = c->tap_count,
@@ -60,9 +60,9 @@ static int open_drafter(const draft_eagle3 *m, const draft_arguments *a, drafter
                      measured->there ? measured->weights : NULL, e);
 }
 
-static int describe(const draft_eagle3 *m, const draft_arguments *a, draft_options *o, err *e) {
+static int describe(const draft_eagle3 *m, const flag_values *a, draft_options *o, err *e) {
   o->shorter = true;
-  o->session_max = a->worker.sessions;
+  o->session_max = a->sessions;
   o->context = m->context;
   o->colocated = a->turns;
   o->numerics_id = model_numerics_id(OPS_MATH_INT8, KV_F16);
@@ -71,17 +71,17 @@ static int describe(const draft_eagle3 *m, const draft_arguments *a, draft_optio
   return model_file_vocabulary(m->target, &o->vocabulary_hash, e);
 }
 
-static int32_t common_outputs(const draft_arguments *a) {
-  if (a->outputs) return a->outputs;
-  return strncmp(a->worker.device, "cpu", 3) == 0 ? COMMON_OUTPUTS : 0;
+static int32_t common_outputs(const flag_values *a) {
+  if (a->draft_outputs) return a->draft_outputs;
+  return strncmp(a->device, "cpu", 3) == 0 ? COMMON_OUTPUTS : 0;
 }
 
-int draft_eagle3_open(draft_eagle3 *m, const draft_arguments *a, const logger *log, draft_options *o,
-                      drafter *to, err *e) {
-  const device_options d = {.math = OPS_MATH_INT8, .threads = a->worker.threads, .tested = true};
+int draft_eagle3_open(draft_eagle3 *m, const flag_values *a, const logger *log, draft_options *o, drafter *to,
+                      err *e) {
+  const device_options d = {.math = OPS_MATH_INT8, .threads = a->threads, .tested = true};
   int rc = open_files(m, a, e);
-  if (rc == ERR_OK) rc = device_open(&m->device, a->worker.device, &d, &m->memory, e);
-  const head_shares shares = {common_outputs(a), a->worker.sessions};
+  if (rc == ERR_OK) rc = device_open(&m->device, a->device, &d, &m->memory, e);
+  const head_shares shares = {common_outputs(a), a->sessions};
   if (rc == ERR_OK) rc = draft_head_open(&m->head, m->file, m->target, shares, m->device, &m->memory, e);
   if (rc == ERR_OK) rc = open_cache(m, a, e);
   if (rc == ERR_OK) rc = open_engine(m, a, log, e);

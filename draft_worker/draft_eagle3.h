@@ -20,8 +20,8 @@ typedef struct draft_eagle3 {
 
 /* Fills what `o` has of a head, and opens its drafter. ERR_ARG: the command line names no head or no target;
  * otherwise the errors of what is opened. */
-int draft_eagle3_open(draft_eagle3 *m, const draft_arguments *a, const logger *log, draft_options *o,
-                      drafter *to, err *e);
+int draft_eagle3_open(draft_eagle3 *m, const flag_values *a, const logger *log, draft_options *o, drafter *to,
+                      err *e);
 void draft_eagle3_close(draft_eagle3 *m); /* one that was never opened, or not wholly, is allowed */
 
 /* What --counters prints: one line of JSON on stderr. */

@@ -7,57 +7,55 @@
 
 #define DEFAULT_CONTEXT 4096
 
-static int open_files(draft_model *m, const draft_arguments *a, err *e) {
-  const char *own = a->model_draft ? a->model_draft : a->worker.model;
-  if (!own || (!a->model_draft && !a->layers))
+static int open_files(draft_model *m, const flag_values *a, err *e) {
+  const char *own = a->draft_model ? a->draft_model : a->model;
+  if (!own || (!a->draft_model && !a->draft_layers))
     return err_set(e, ERR_ARG, "--draft model needs -md FILE, or -m FILE and --draft-layers N");
   int rc = model_file_open(&m->file, own, e);
-  if (rc == ERR_OK && a->layers) rc = model_file_keep_layers(m->file, a->layers, e);
-  if (rc == ERR_OK && a->worker.model) rc = model_file_open(&m->target_file, a->worker.model, e);
+  if (rc == ERR_OK && a->draft_layers) rc = model_file_keep_layers(m->file, a->draft_layers, e);
+  if (rc == ERR_OK && a->model) rc = model_file_open(&m->target_file, a->model, e);
   return rc ? rc : vocabulary_map_open(&m->bridge, m->target_file ? m->target_file : m->file, m->file, e);
 }
 
 /* Longer sessions than it has room for are refused with that reason. */
-static int settle_cache(draft_model *m, const draft_arguments *a, kv_options *o, err *e) {
+static int settle_cache(draft_model *m, const flag_values *a, kv_options *o, err *e) {
   const model_config *c = model_file_config(m->file);
-  size_t memory = (size_t)a->worker.kv_memory;
-  int32_t wanted = a->worker.context ? a->worker.context : DEFAULT_CONTEXT;
-  *o = (kv_options){.sequences = a->worker.sessions, .context = min_i32(wanted, c->context), .type = KV_F16};
+  size_t memory = (size_t)a->kv_memory;
+  int32_t wanted = a->context ? a->context : DEFAULT_CONTEXT;
+  *o = (kv_options){.sequences = a->sessions, .context = min_i32(wanted, c->context), .type = KV_F16};
   if (memory) kv_fit(c, o, memory);
   m->context = o->context;
   const memory_needs n = kv_needs(c, o);
   return memory ? memory_needs_check(&n, memory, NULL, e) : ERR_OK;
 }
 
-static int open_engine(draft_model *m, const draft_arguments *a, const logger *log, err *e) {
+static int open_engine(draft_model *m, const flag_values *a, const logger *log, err *e) {
   const model_engine_options o = {.model = m->model,
                                   .kv = m->kv,
                                   .bridge = &m->bridge,
-                                  .sequences = a->worker.sessions,
+                                  .sequences = a->sessions,
                                   .length_max = m->context,
                                   .log = log};
   return model_engine_open(&m->engine, &o, e);
 }
 
-int draft_model_open(draft_model *m, const draft_arguments *a, const logger *log, draft_options *o, err *e) {
-  const device_options d = {.math = OPS_MATH_INT8, .threads = a->worker.threads, .tested = true};
+int draft_model_open(draft_model *m, const flag_values *a, const logger *log, draft_options *o, err *e) {
+  const device_options d = {.math = OPS_MATH_INT8, .threads = a->threads, .tested = true};
   progress loading = progress_begin("loading the model", log, false); /* a conversation may have begun */
-  model_options own = {.progress = progress_show,
-                       .progress_context = &loading,
-                       .repack_cache = a->worker.repack_cache,
-                       .log = log};
+  model_options own = {
+      .progress = progress_show, .progress_context = &loading, .repack_cache = a->repack_cache, .log = log};
   kv_options cache;
   int rc = open_files(m, a, e);
   if (rc == ERR_OK) rc = settle_cache(m, a, &cache, e);
   if (rc == ERR_OK) own.cache = kv_needs(model_file_config(m->file), &cache);
-  if (rc == ERR_OK) rc = device_open(&m->device, a->worker.device, &d, &m->memory, e);
+  if (rc == ERR_OK) rc = device_open(&m->device, a->device, &d, &m->memory, e);
   if (rc == ERR_OK) rc = model_open(&m->model, m->file, m->device, &own, &m->memory, e);
   if (rc == ERR_OK) rc = kv_open(&m->kv, m->device, model_shape(m->model), &cache, &m->memory, e);
   if (rc == ERR_OK) rc = open_engine(m, a, log, e);
   if (rc != ERR_OK) return rc;
   const model_file *target = m->target_file ? m->target_file : m->file;
   o->shorter = true;
-  o->session_max = a->worker.sessions;
+  o->session_max = a->sessions;
   o->context = m->context;
   o->colocated = a->turns;
   o->numerics_id = model_numerics(m->model, KV_F16);

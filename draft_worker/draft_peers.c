@@ -82,7 +82,7 @@ void draft_peers_refused(draft *d, draft_step *c, peer_id id, const msg *m) {
   if (target_links_refused(&d->links, id))
     roster_log(c->peers, id, c->now, LOG_ERROR, c->out, "refused by the %s: %s",
                target ? "target" : "orchestrator", wire_brief_of(m->u.error.text).text);
-  if (!target) actions_exit(c->out, PROGRAM_EXIT_REFUSED);
+  if (!target) actions_exit(c->out, STATUS_REFUSED);
   for (int i = 0; target && i < draft_state_session_max(d); i++) {
     attachment *a = &d->sessions[i];
     if (attachment_is_active(a) && a->target == id)

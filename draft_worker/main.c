@@ -10,7 +10,7 @@
 #include "draft_worker/drafters/ngram.h"
 #include "draft_worker/drafters/replay.h"
 #include "draft_worker/worker.h"
-#include "wire/draft_methods.h"
+#include "common/command_line/draft_methods.h"
 #include "wire/endpoint.h"
 #include "wire/engine_host.h"
 #include "wire/wire_counters.h"
@@ -19,7 +19,7 @@
 #define DEFAULT_CONTEXT 32768
 
 typedef struct program {
-  draft_arguments arguments;
+  flag_values arguments;
   logger log;
   drafter drafters[DRAFTERS_MAX];
   replay_recording *recording; /* of replay */
@@ -84,7 +84,7 @@ static void compute(void *context, const void *batch, void *results) {
 }
 
 static int open_trace(program *p, err *e) {
-  const char *path = p->arguments.worker.trace;
+  const char *path = p->arguments.trace;
   int rc = path ? trace_file_open(&p->trace, path, p->log.program, e) : ERR_OK;
   if (p->trace && rc == ERR_OK) p->trace_lane = trace_file_lane(p->trace, "engine");
   return rc;
@@ -107,23 +107,21 @@ static int start(program *p, err *e) {
 static int open_host(program *p, wire_id self, err *e) {
   const engine_host_options o = {.self = self,
                                  .role = WIRE_ROLE_DRAFT,
-                                 .keys = p->arguments.worker.keys,
-                                 .allow_plaintext = p->arguments.worker.insecure_bind,
-                                 .busy_poll_us = (uint32_t)p->arguments.worker.busy_poll,
+                                 .keys = p->arguments.keys,
+                                 .allow_plaintext = p->arguments.insecure_bind,
+                                 .busy_poll_us = (uint32_t)p->arguments.busy_poll,
                                  .log = &p->log};
-  int rc = endpoint_check(p->arguments.worker.orchestrator, e);
+  int rc = endpoint_check(p->arguments.orchestrator, e);
   if (rc == ERR_OK) rc = engine_host_open(&p->host, &o, e);
-  return rc ? rc : transport_check_call(engine_host_transport(p->host), p->arguments.worker.orchestrator, e);
+  return rc ? rc : transport_check_call(engine_host_transport(p->host), p->arguments.orchestrator, e);
 }
 
 static int exit_of(int rc) {
-  return rc == ERR_ARG        ? PROGRAM_EXIT_USAGE
-         : rc == ERR_MISMATCH ? PROGRAM_EXIT_REFUSED
-                              : program_exit_of_file(rc);
+  return rc == ERR_ARG ? STATUS_USAGE : rc == ERR_MISMATCH ? STATUS_REFUSED : program_exit_of_file(rc);
 }
 
 static int open_all(program *p, err *e) {
-  const int32_t context = p->arguments.worker.context;
+  const int32_t context = p->arguments.context;
   draft_options o = {.host = host_id(""),
                      .context = context ? context : DEFAULT_CONTEXT,
                      .candidates = p->arguments.candidates};
@@ -131,17 +129,17 @@ static int open_all(program *p, err *e) {
   if (rc != ERR_OK) return exit_of(rc);
   rc = program_random(&o.incarnation, sizeof o.incarnation, e);
   if (rc == ERR_OK) rc = draft_alloc(&p->draft, &o, e);
-  if (rc != ERR_OK) return PROGRAM_EXIT_FAILED;
-  if (open_host(p, o.incarnation, e) != ERR_OK) return PROGRAM_EXIT_ADDRESS;
+  if (rc != ERR_OK) return STATUS_FAILED;
+  if (open_host(p, o.incarnation, e) != ERR_OK) return STATUS_ADDRESS;
   rc = open_trace(p, e);
   if (rc != ERR_OK) return exit_of(rc);
-  return start(p, e) == ERR_OK ? PROGRAM_EXIT_OK : PROGRAM_EXIT_FAILED;
+  return start(p, e) == ERR_OK ? STATUS_OK : STATUS_FAILED;
 }
 
 static void greet(program *p) {
   actions out;
   actions_init(&out);
-  draft_connect(p->draft, p->arguments.worker.orchestrator, &out);
+  draft_connect(p->draft, p->arguments.orchestrator, &out);
   engine_host_perform(p->host, &out);
   actions_fini(&out);
   log_line(&p->log, LOG_INFO, "ready: %s", p->arguments.draft);
@@ -158,12 +156,12 @@ static void close_all(program *p) {
 }
 
 static int run(program *p) {
-  const int32_t parent = p->arguments.worker.parent;
+  const int32_t parent = p->arguments.parent;
   err e = {0};
-  int code = PROGRAM_EXIT_OK;
-  if (parent && program_follow_parent(parent, &e) != ERR_OK) code = PROGRAM_EXIT_SIGNAL;
-  if (code == PROGRAM_EXIT_OK) code = open_all(p, &e);
-  if (code != PROGRAM_EXIT_OK) {
+  int code = STATUS_OK;
+  if (parent && program_follow_parent(parent, &e) != ERR_OK) code = STATUS_INTERRUPTED;
+  if (code == STATUS_OK) code = open_all(p, &e);
+  if (code != STATUS_OK) {
     log_line(&p->log, LOG_ERROR, "%s", e.text);
   } else {
     greet(p);
@@ -176,13 +174,13 @@ int main(int argc, char **argv) {
   static program p; /* large; one a process */
   program_begin("tandem-draft");
   p.arguments = draft_arguments_parse(argc, argv);
-  const worker_arguments *a = &p.arguments.worker;
+  const flag_values *a = &p.arguments;
   p.log = (logger){"tandem-draft", a->log};
   if (a->version) {
-    worker_arguments_print_version(p.log.program);
-    return PROGRAM_EXIT_OK;
+    worker_program_print_version(p.log.program);
+    return STATUS_OK;
   }
-  if (!worker_arguments_complete(a, false, &p.log)) return PROGRAM_EXIT_USAGE;
+  if (!worker_program_complete(a, false, &p.log)) return STATUS_USAGE;
   int code = run(&p);
   if (p.host) engine_host_stop(p.host);
   if (a->counters && p.host) wire_counters_print(p.log.program, engine_host_transport(p.host));

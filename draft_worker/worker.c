@@ -131,7 +131,7 @@ static void lose_device(draft *d, draft_step *c) {
               "the device %s is lost: see the system's log (dmesg), then start this program again, or with "
               "another --device",
               wire_brief_of(d->peers.self.device).text);
-  actions_exit(c->out, PROGRAM_EXIT_DEVICE);
+  actions_exit(c->out, STATUS_DEVICE);
 }
 
 static void on_loss(draft *d, draft_step *c) {

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-text="common/base common/file common/text common/grammar common/speculative"
+text="common/base common/command_line common/file common/text common/grammar common/speculative"
 worker="$text common/model kernels kernels/devices wire"
 service="$text wire orchestrator/ledger orchestrator/sessions"
 declare -A may=(
@@ -14,12 +14,13 @@ declare -A may=(
   [kernels/far]="common/base kernels"
   [kernels/devices]="common/base kernels kernels/cpu kernels/cuda kernels/far"
   [common/base]=""
+  [common/command_line]="common/base"
   [common/file]="common/base"
   [common/speculative]="common/base"
   [common/text]="common/base common/file"
   [common/grammar]="common/base common/text"
   [common/model]="common/base common/file kernels"
-  [wire]="common/base common/speculative"
+  [wire]="common/base common/command_line common/speculative"
   [draft_worker/drafters]="$worker"
   [draft_worker]="$worker draft_worker/drafters"
   [target_worker]="$worker"
@@ -29,7 +30,7 @@ declare -A may=(
   [orchestrator/service/http]="common/base"
   [orchestrator/service/api]="$service orchestrator/service orchestrator/service/http"
   [orchestrator/cli]="$service orchestrator/service orchestrator/service/api"
-  [orchestrator/operate]="common/base wire orchestrator/cli"
+  [orchestrator/operate]="common/base common/command_line wire orchestrator/cli"
 )
 
 # Folder of the table that a path lies in (the innermost one), or nothing.

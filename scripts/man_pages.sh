@@ -24,6 +24,8 @@ page tandem-target "target worker of tandem: verifies guessed tokens and gives t
 page tandem-draft "draft worker of tandem: guesses tokens ahead"
 while read -r command text; do
   page "tandem $command" "$text"
-  [[ $command == session ]] || continue
-  while read -r verb text; do page "tandem $command $verb" "${text#ID*: }"; done < <(listed "tandem $command")
+  case $command in
+  session) listed "tandem session" ;;
+  bench) LC_ALL=C tandem bench --help | sed -nE 's/^(Usage|   or): tandem bench ([a-z]+) .*: /\2 /p' ;;
+  esac | while read -r verb text; do page "tandem $command $verb" "${text#ID*: }"; done
 done < <(listed tandem)

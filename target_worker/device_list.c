@@ -15,12 +15,12 @@ static bool names(const char *wanted, const char *name) {
 
 /* Opens the device, and tries it if that was asked for. */
 static int try_device(const target_arguments *a, const char *name, uint64_t *took_us, err *e) {
-  const device_options o = {.math = a->math, .threads = a->worker.threads};
+  const device_options o = {.math = a->given.math, .threads = a->given.threads};
   device *d;
   int rc = device_open(&d, name, &o, NULL, e);
   if (rc != ERR_OK) return rc;
   uint64_t began = clock_us();
-  if (a->self_test) rc = self_test_run(d, e);
+  if (a->given.self_test) rc = self_test_run(d, e);
   *took_us = clock_us() - began;
   d->table->close(d);
   return rc;
@@ -32,7 +32,7 @@ static bool print_device(const target_arguments *a, const devices_entry *d, bool
   err e = {0};
   if (d->lacks[0]) {
     printf("%s missing: %s; it needs %s\n", d->name, d->what, d->lacks);
-  } else if (!a->self_test) {
+  } else if (!a->given.self_test) {
     printf("%s %s: %s\n", d->name, chosen ? "chosen" : "available", d->what);
   } else if (try_device(a, d->name, &took_us, &e) == ERR_OK) {
     printf("%s %s: %s, self-test passed in %.0f ms\n", d->name, chosen ? "chosen" : "available", d->what,
@@ -46,11 +46,11 @@ static bool print_device(const target_arguments *a, const devices_entry *d, bool
 
 /* One that is there, but not listed: a device for tests. False: there is no such device. */
 static bool print_unlisted(const target_arguments *a, bool *fine) {
-  const devices_entry d = {a->worker.device, "for tests", ""};
+  const devices_entry d = {a->given.device, "for tests", ""};
   uint64_t took_us;
   target_arguments plain = *a;
-  plain.self_test = false;
-  if (!a->self_test && try_device(&plain, d.name, &took_us, NULL) != ERR_OK) return false;
+  plain.given.self_test = false;
+  if (!a->given.self_test && try_device(&plain, d.name, &took_us, NULL) != ERR_OK) return false;
   *fine &= print_device(a, &d, true);
   return true;
 }
@@ -59,10 +59,10 @@ int device_list_print(const target_arguments *a) {
   bool chosen = false, fine = true;
   devices_entry d;
   for (int32_t i = 0; devices_at(i, &d); i++) {
-    bool this_one = !chosen && !d.lacks[0] && names(a->worker.device, d.name);
+    bool this_one = !chosen && !d.lacks[0] && names(a->given.device, d.name);
     chosen |= this_one;
     fine &= print_device(a, &d, this_one);
   }
   if (!chosen) chosen = print_unlisted(a, &fine);
-  return chosen && fine ? PROGRAM_EXIT_OK : PROGRAM_EXIT_FAILED;
+  return chosen && fine ? STATUS_OK : STATUS_FAILED;
 }

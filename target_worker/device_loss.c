@@ -22,5 +22,5 @@ void device_loss_leave(step_context *c) {
               "the device %s is lost (open sessions: %d, which other targets may take): see the system's log "
               "(dmesg), then start this program again, or with another --device",
               name.text, session_store_active(c->store));
-  actions_exit(c->out, PROGRAM_EXIT_DEVICE);
+  actions_exit(c->out, STATUS_DEVICE);
 }

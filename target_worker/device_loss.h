@@ -8,5 +8,5 @@
 /* Does one of these results say that the device is lost? */
 bool device_loss_in(const engine_results *results);
 /* Says BYE to everybody, and ERROR(device_lost) about each session that has not finished; logs it, and ends
- * the program with PROGRAM_EXIT_DEVICE. */
+ * the program with STATUS_DEVICE. */
 void device_loss_leave(step_context *c);

@@ -37,7 +37,7 @@ static int open_engine(program *p, err *e) {
   engine_options o = {.model = p->model.model,
                       .kv = p->model.kv,
                       .fusion = p->model.fusion,
-                      .sequences = p->arguments.worker.sessions,
+                      .sequences = p->arguments.given.sessions,
                       .log = &p->log};
   int rc = engine_fault_parse(&o.fault, getenv(TARGET_FAULT_VARIABLE), e);
   if (rc == ERR_OK) rc = engine_open(&p->engine, &o, e);
@@ -57,22 +57,24 @@ static int open_machine(program *p, wire_id self, err *e) {
   target_options o = {.incarnation = self,
                       .model_fingerprint = model_file_fingerprint(p->model.file),
                       .vocabulary_size = shape->vocab,
-                      .numerics_id = model_numerics(p->model.model, target_model_kv_type(p->arguments.math)),
+                      .numerics_id =
+                          model_numerics(p->model.model, target_model_kv_type(p->arguments.given.math)),
                       .endpoint = p->advertised,
                       .host = host_id(""),
                       .device = model_device_name(p->model.model),
-                      .sessions = p->arguments.worker.sessions,
-                      .context = p->arguments.worker.context,
-                      .kv_blocks = p->arguments.kv_blocks,
+                      .sessions = p->arguments.given.sessions,
+                      .context = p->arguments.given.context,
+                      .kv_blocks = p->arguments.given.kv_blocks,
                       .taps = p->model.taps,
                       .progress = progress,
                       .width = width,
                       .engine_context = p,
                       .vocabulary = {target_model_vocabulary, &p->model},
-                      .record = p->arguments.record_steps ? recorder_step : NULL,
+                      .record = p->arguments.given.record_steps ? recorder_step : NULL,
                       .record_context = &p->recorder};
   model_file_read_hash(p->model.file, NULL, &o.model_hash);
-  int rc = p->arguments.record_steps ? recorder_open(&p->recorder, p->arguments.record_steps, e) : ERR_OK;
+  int rc = p->arguments.given.record_steps ? recorder_open(&p->recorder, p->arguments.given.record_steps, e)
+                                           : ERR_OK;
   if (rc == ERR_OK) rc = model_file_vocabulary(p->model.file, &o.vocabulary_hash, e);
   if (rc == ERR_OK) rc = target_alloc(&p->target, &o, e);
   return rc;
@@ -80,19 +82,19 @@ static int open_machine(program *p, wire_id self, err *e) {
 
 static int open_endpoint(program *p, err *e) {
   const target_arguments *a = &p->arguments;
-  int rc = a->advertise ? endpoint_check(a->advertise, e) : ERR_OK;
-  if (rc == ERR_OK && a->advertise && endpoint_lacks_port(a->advertise))
-    rc = err_set(e, ERR_ARG, "--advertise %s lacks the port: name that of --bind", a->advertise);
+  int rc = a->given.advertise ? endpoint_check(a->given.advertise, e) : ERR_OK;
+  if (rc == ERR_OK && a->given.advertise && endpoint_lacks_port(a->given.advertise))
+    rc = err_set(e, ERR_ARG, "--advertise %s lacks the port: name that of --bind", a->given.advertise);
   if (rc != ERR_OK) return rc;
   char endpoint[ENDPOINT_MAX];
   transport *wire = engine_host_transport(p->host);
-  if (a->bind)
-    snprintf(endpoint, sizeof endpoint, "%s", a->bind);
+  if (a->given.bind)
+    snprintf(endpoint, sizeof endpoint, "%s", a->given.bind);
   else
-    target_endpoint_to_bind(a->worker.orchestrator, (int64_t)getpid(), endpoint);
+    target_endpoint_to_bind(a->given.orchestrator, (int64_t)getpid(), endpoint);
   rc = transport_bind(wire, endpoint, p->bound, sizeof p->bound, e);
-  if (a->advertise)
-    target_endpoint_insist(a->advertise, p->advertised);
+  if (a->given.advertise)
+    target_endpoint_insist(a->given.advertise, p->advertised);
   else
     memcpy(p->advertised, p->bound, sizeof p->advertised);
   if (rc == ERR_OK) transport_add_key(wire, p->advertised);
@@ -102,14 +104,14 @@ static int open_endpoint(program *p, err *e) {
 static int open_host(program *p, wire_id self, err *e) {
   const engine_host_options o = {.self = self,
                                  .role = WIRE_ROLE_TARGET,
-                                 .keys = p->arguments.worker.keys,
-                                 .allow_plaintext = p->arguments.worker.insecure_bind,
-                                 .busy_poll_us = (uint32_t)p->arguments.worker.busy_poll,
+                                 .keys = p->arguments.given.keys,
+                                 .allow_plaintext = p->arguments.given.insecure_bind,
+                                 .busy_poll_us = (uint32_t)p->arguments.given.busy_poll,
                                  .log = &p->log};
   int rc = engine_host_open(&p->host, &o, e);
-  if (rc == ERR_OK) rc = endpoint_check(p->arguments.worker.orchestrator, e);
+  if (rc == ERR_OK) rc = endpoint_check(p->arguments.given.orchestrator, e);
   if (rc == ERR_OK)
-    rc = transport_check_call(engine_host_transport(p->host), p->arguments.worker.orchestrator, e);
+    rc = transport_check_call(engine_host_transport(p->host), p->arguments.given.orchestrator, e);
   return rc ? rc : open_endpoint(p, e);
 }
 
@@ -132,7 +134,7 @@ static void compute(void *context, const void *batch, void *results) {
 }
 
 static int open_trace(program *p, err *e) {
-  const char *path = p->arguments.worker.trace;
+  const char *path = p->arguments.given.trace;
   int rc = path ? trace_file_open(&p->trace, path, p->log.program, e) : ERR_OK;
   if (p->trace && rc == ERR_OK) p->trace_lane = trace_file_lane(p->trace, "engine");
   return rc;
@@ -156,14 +158,14 @@ static int start(program *p, err *e) {
 static void greet(program *p) {
   actions out;
   actions_init(&out);
-  target_connect(p->target, p->arguments.worker.orchestrator, &out);
+  target_connect(p->target, p->arguments.given.orchestrator, &out);
   engine_host_perform(p->host, &out);
   actions_fini(&out);
   log_line(&p->log, LOG_INFO, "ready: %s on %s, %d sessions of %d tokens, drafts at %.*s",
-           model_numerics(p->model.model, target_model_kv_type(p->arguments.math)),
-           model_device_name(p->model.model), p->arguments.worker.sessions, p->arguments.worker.context,
+           model_numerics(p->model.model, target_model_kv_type(p->arguments.given.math)),
+           model_device_name(p->model.model), p->arguments.given.sessions, p->arguments.given.context,
            ENDPOINT_PLAIN(p->advertised));
-  if (p->arguments.worker.insecure_bind)
+  if (p->arguments.given.insecure_bind)
     log_line(&p->log, LOG_WARNING,
              "--insecure-bind: whoever reaches the address for drafts can read prompts and answers");
 }
@@ -172,16 +174,16 @@ static void greet(program *p) {
 static int open_all(program *p, err *e) {
   wire_id self;
   int rc = program_random(&self, sizeof self, e);
-  if (rc != ERR_OK) return PROGRAM_EXIT_FAILED;
-  if (open_host(p, self, e) != ERR_OK) return PROGRAM_EXIT_ADDRESS;
+  if (rc != ERR_OK) return STATUS_FAILED;
+  if (open_host(p, self, e) != ERR_OK) return STATUS_ADDRESS;
   rc = target_model_open(&p->model, &p->arguments, &p->log, e);
-  if (rc != ERR_OK) return rc == ERR_ARG ? PROGRAM_EXIT_USAGE : program_exit_of_file(rc);
+  if (rc != ERR_OK) return rc == ERR_ARG ? STATUS_USAGE : program_exit_of_file(rc);
   rc = open_engine(p, e);
-  if (rc != ERR_OK) return rc == ERR_ARG ? PROGRAM_EXIT_USAGE : PROGRAM_EXIT_FAILED;
+  if (rc != ERR_OK) return rc == ERR_ARG ? STATUS_USAGE : STATUS_FAILED;
   rc = open_machine(p, self, e);
   if (rc == ERR_OK) rc = open_trace(p, e);
   if (rc == ERR_OK) rc = start(p, e);
-  return rc == ERR_OK ? PROGRAM_EXIT_OK : program_exit_of_file(rc);
+  return rc == ERR_OK ? STATUS_OK : program_exit_of_file(rc);
 }
 
 static void close_all(program *p) {
@@ -196,9 +198,9 @@ static void close_all(program *p) {
 /* --- main --- */
 
 static int print_version(ops_math math) {
-  worker_arguments_print_version("tandem-target");
+  worker_program_print_version("tandem-target");
   printf("numerics %s\n", model_numerics_id(math, target_model_kv_type(math)));
-  return PROGRAM_EXIT_OK;
+  return STATUS_OK;
 }
 
 static void print_counters(program *p) {
@@ -212,12 +214,12 @@ static void print_counters(program *p) {
 }
 
 static int run(program *p) {
-  const int32_t parent = p->arguments.worker.parent;
+  const int32_t parent = p->arguments.given.parent;
   err e = {0};
-  int code = PROGRAM_EXIT_OK;
-  if (parent && program_follow_parent(parent, &e) != ERR_OK) code = PROGRAM_EXIT_SIGNAL;
-  if (code == PROGRAM_EXIT_OK) code = open_all(p, &e);
-  if (code != PROGRAM_EXIT_OK) {
+  int code = STATUS_OK;
+  if (parent && program_follow_parent(parent, &e) != ERR_OK) code = STATUS_INTERRUPTED;
+  if (code == STATUS_OK) code = open_all(p, &e);
+  if (code != STATUS_OK) {
     log_line(&p->log, LOG_ERROR, "%s", e.text);
   } else {
     greet(p);
@@ -230,11 +232,11 @@ int main(int argc, char **argv) {
   static program p; /* large; one a process */
   program_begin("tandem-target");
   p.arguments = target_arguments_parse(argc, argv);
-  const worker_arguments *a = &p.arguments.worker;
+  const flag_values *a = &p.arguments.given;
   p.log = (logger){"tandem-target", a->log};
-  if (a->version) return print_version(p.arguments.math);
-  if (p.arguments.list_devices || p.arguments.self_test) return device_list_print(&p.arguments);
-  if (!worker_arguments_complete(a, true, &p.log)) return PROGRAM_EXIT_USAGE;
+  if (a->version) return print_version(p.arguments.given.math);
+  if (p.arguments.given.list_devices || p.arguments.given.self_test) return device_list_print(&p.arguments);
+  if (!worker_program_complete(a, true, &p.log)) return STATUS_USAGE;
   int code = run(&p);
   if (p.host) engine_host_stop(p.host);
   if (a->counters && p.engine) print_counters(&p);

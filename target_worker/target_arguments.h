@@ -3,20 +3,12 @@
 
 #include "common/base/cpus.h"
 #include "common/model/model.h"
-#include "wire/worker_arguments.h"
+#include "wire/worker_program.h"
 
-#define TARGET_DEFAULT_SESSIONS 4
-#define TARGET_FAULT_VARIABLE   "TANDEM_FAULT" /* of the environment, for tests */
+#define TARGET_FAULT_VARIABLE "TANDEM_FAULT" /* of the environment, for tests */
 
 typedef struct target_arguments {
-  worker_arguments worker; /* context 0: the model's own, at most 4096; device: never NULL */
-  const char *bind, *advertise, *record_steps;
-  const char *head; /* a draft head's file; NULL: not given */
-  int32_t kv_blocks;
-  int32_t kv_virtual; /* 0, 1 */
-  ops_math math;
-  int32_t isa; /* a word of --isa, which is worker.device by another name; -1: not given */
-  bool list_devices, self_test;
+  flag_values given; /* context 0: the model's own, at most 4096; device is never NULL; math: an ops_math */
   int32_t pin[CPUS_MAX], pin_count;
 } target_arguments;
 

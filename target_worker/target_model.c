@@ -18,33 +18,33 @@ static int32_t stage_rows(int32_t sessions) {
 }
 
 static int check_cache(const target_arguments *a, int32_t own, err *e) {
-  if (a->worker.context > own)
-    return err_set(e, ERR_ARG, "--ctx %d is more than the model's context of %d tokens", a->worker.context,
+  if (a->given.context > own)
+    return err_set(e, ERR_ARG, "--ctx %d is more than the model's context of %d tokens", a->given.context,
                    own);
-  if (a->kv_blocks && !a->kv_virtual)
+  if (a->given.kv_blocks && !a->given.kv)
     return err_set(e, ERR_ARG, "--kv-blocks is the size of a virtual cache: give --kv virtual too");
   return ERR_OK;
 }
 
 /* What the command line leaves open is as --kv-memory allows; what it asks for must fit. */
 static int settle_cache(kv_options *o, const model_config *c, target_arguments *a, err *e) {
-  int32_t *context = &a->worker.context;
-  size_t memory = (size_t)a->worker.kv_memory;
+  int32_t *context = &a->given.context;
+  size_t memory = (size_t)a->given.kv_memory;
   int rc = check_cache(a, c->context, e);
   if (rc != ERR_OK) return rc;
-  bool open = a->kv_virtual ? a->kv_blocks == 0 : *context == 0;
+  bool open = a->given.kv ? a->given.kv_blocks == 0 : *context == 0;
   if (*context == 0) *context = c->context < DEFAULT_CONTEXT ? c->context : DEFAULT_CONTEXT;
-  if (a->kv_virtual && a->kv_blocks == 0)
-    a->kv_blocks = a->worker.sessions * ((*context + KV_BLOCK - 1) / KV_BLOCK);
-  *o = (kv_options){.sequences = a->worker.sessions,
+  if (a->given.kv && a->given.kv_blocks == 0)
+    a->given.kv_blocks = a->given.sessions * ((*context + KV_BLOCK - 1) / KV_BLOCK);
+  *o = (kv_options){.sequences = a->given.sessions,
                     .context = *context,
-                    .type = target_model_kv_type(a->math),
-                    .blocks = a->kv_blocks,
-                    .stage = stage_rows(a->worker.sessions)};
+                    .type = target_model_kv_type(a->given.math),
+                    .blocks = a->given.kv_blocks,
+                    .stage = stage_rows(a->given.sessions)};
   if (!memory) return ERR_OK;
   if (open) kv_fit(c, o, memory);
   *context = o->context;
-  a->kv_blocks = o->blocks;
+  a->given.kv_blocks = o->blocks;
   const memory_needs n = kv_needs(c, o);
   return memory_needs_check(&n, memory, NULL, e);
 }
@@ -54,15 +54,15 @@ static int open_model(target_model *m, const target_arguments *a, const kv_optio
   progress loading = progress_begin("loading the model", log, true);
   model_options o = {.progress = progress_show,
                      .progress_context = &loading,
-                     .repack_cache = a->worker.repack_cache,
+                     .repack_cache = a->given.repack_cache,
                      .log = log,
                      .cache = kv_needs(model_file_config(m->file), cache)};
-  const device_options d = {.math = a->math,
-                            .threads = a->worker.threads,
+  const device_options d = {.math = a->given.math,
+                            .threads = a->given.threads,
                             .cpus = a->pin_count ? a->pin : NULL,
                             .cpu_count = a->pin_count,
                             .tested = true};
-  int rc = device_open(&m->device, a->worker.device, &d, &m->memory, e);
+  int rc = device_open(&m->device, a->given.device, &d, &m->memory, e);
   if (rc == ERR_OK) rc = model_open(&m->model, m->file, m->device, &o, &m->memory, e);
   progress_end(&loading);
   return rc;
@@ -91,19 +91,20 @@ static int open_head(target_model *m, const target_arguments *a, const logger *l
   const taps_offer none = {.layers = shape->layers, .embed = shape->embed};
   head_file *f = NULL;
   m->taps = none;
-  if (!a->head) return ERR_OK;
-  int rc = head_file_open(&f, a->head, shape, e);
+  if (!a->given.head) return ERR_OK;
+  int rc = head_file_open(&f, a->given.head, shape, e);
   if (rc == ERR_OK) rc = open_fusion(m, f, e);
   head_file_close(f);
   if (rc == ERR_OK || rc == ERR_DEVICE) return rc;
-  log_line(log, LOG_ERROR, "--head %s is not used, so that drafts are sent more bytes: %s", a->head, e->text);
+  log_line(log, LOG_ERROR, "--head %s is not used, so that drafts are sent more bytes: %s", a->given.head,
+           e->text);
   m->taps = none;
   return ERR_OK;
 }
 
 int target_model_open(target_model *m, target_arguments *a, const logger *log, err *e) {
   kv_options cache;
-  int rc = model_file_open(&m->file, a->worker.model, e);
+  int rc = model_file_open(&m->file, a->given.model, e);
   if (rc == ERR_OK) rc = settle_cache(&cache, model_file_config(m->file), a, e);
   if (rc == ERR_OK) rc = open_model(m, a, &cache, log, e);
   if (rc == ERR_OK) rc = open_head(m, a, log, e);

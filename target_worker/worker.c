@@ -167,7 +167,7 @@ static void on_message(target *t, step_context *c, peer_id id, const msg *m) {
     break;
   case ROSTER_REFUSED:
     actions_log(c->out, LOG_ERROR, "refused by the orchestrator: %s", roster_why_refused(m).text);
-    actions_exit(c->out, PROGRAM_EXIT_REFUSED);
+    actions_exit(c->out, STATUS_REFUSED);
     break;
   case ROSTER_HANDLED: /* after a HELLO that does not fit, whoever had this connection before is gone */
     if (m->type == MSG_HELLO && !roster_find(c->peers, id))

@@ -39,7 +39,7 @@ static void after_step(void *context) {
   if (h->thread && !h->busy)
     h->busy = w->next_batch(w->machine.self, clock_us(), false, h->batch) &&
               batch_thread_submit(h->thread, h->batch);
-  if (!h->busy && w->drained(w->machine.self)) machine_host_exit(h->host, PROGRAM_EXIT_OK);
+  if (!h->busy && w->drained(w->machine.self)) machine_host_exit(h->host, STATUS_OK);
 }
 
 /* --- the engine's thread --- */

@@ -73,9 +73,9 @@ EXPORTED _Noreturn void abort(void) {
     const char *name = program_invocation_short_name;
     ssize_t size = write(STDERR_FILENO, name, strlen(name));
     if (size >= 0) size = write(STDERR_FILENO, sentence, sizeof sentence - 1);
-    _exit(PROGRAM_EXIT_FAILED);
+    _exit(STATUS_FAILED);
   }
   signal(SIGABRT, SIG_DFL);
   raise(SIGABRT);
-  _exit(PROGRAM_EXIT_FAILED);
+  _exit(STATUS_FAILED);
 }

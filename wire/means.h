@@ -1,6 +1,6 @@
 /* means.h - whether this process may have what ZeroMQ takes without asking: where it gets no descriptor,
  * thread or memory, it calls abort(). Looked at before the first socket; and abort() itself, in all programs
- * that link this, ends with a sentence and PROGRAM_EXIT_FAILED where the last error was that something ran
+ * that link this, ends with a sentence and STATUS_FAILED where the last error was that something ran
  * out. Private to wire/. */
 #pragma once
 

@@ -2,109 +2,40 @@
 
 #include "bench/serve/passes.h"
 #include "common/base/program.h"
-#include "common/base/program_flags.h"
+#include "common/command_line/flag_reader.h"
 #include <curl/curl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define URL_MAX         2048
-#define MODEL_MAX       256
-#define REQUESTS_MAX    1000000
-#define RATE_MAX        1e6f
-#define TOKENS_MAX      (1 << 24)
-#define TEMPERATURE_MAX 2.0f
-#define TIME_LIMIT_MAX  86400
+#define URL_MAX   2048
+#define MODEL_MAX 256
 
 typedef enum { ENDPOINT_CHAT, ENDPOINT_COMPLETIONS } endpoint;
 typedef enum { SPECULATION_ON, SPECULATION_OFF, SPECULATION_BOTH } speculation;
 
-static const char *const endpoint_words[] = {"chat", "completions"};
-static const char *const speculation_words[] = {"on", "off", "both"};
-
 typedef struct flags {
-  const char *url, *prompts, *streams, *model, *key;
-  int32_t count, max_tokens, seed, time_limit;
-  float rate, temperature;
-  endpoint endpoint;
-  speculation speculation;
-  bool json;
+  flag_values given;
+  const char *url, *prompts;
   char whole_url[URL_MAX], found_model[MODEL_MAX];
 } flags;
 
 /* ---- flags ---- */
 
-enum {
-  KEY_STREAMS = 256,
-  KEY_COUNT,
-  KEY_RATE,
-  KEY_MAX_TOKENS,
-  KEY_TEMP,
-  KEY_SEED,
-  KEY_ENDPOINT,
-  KEY_SPECULATION,
-  KEY_API_KEY,
-  KEY_TIME_LIMIT,
-  KEY_JSON
-};
-
-static const struct argp_option option_table[] = {
-    {"concurrency", KEY_STREAMS, "N,N,...", 0,
-     "requests at a time, up to 8 numbers, one load each (default 1,4,16)", 0},
-    {"num-prompts", KEY_COUNT, "N", 0,
-     "requests in each load; prompts are used again (default: each prompt once)", 0},
-    {"request-rate", KEY_RATE, "R", 0,
-     "begin R requests a second on average, at random moments (default 0: at once)", 0},
-    {"max-tokens", KEY_MAX_TOKENS, "N", 0, "most tokens of an answer (default 128)", 0},
-    {"temp", KEY_TEMP, "T", 0, "temperature (default 0: always the likeliest token)", 0},
-    {"seed", KEY_SEED, "N", 0, "of the random numbers, sent with each request", 0},
-    {"endpoint", KEY_ENDPOINT, "NAME", 0, "chat (default) or completions", 0},
-    {"speculation", KEY_SPECULATION, "MODE", 0,
-     "on (default: as the server does by itself), off, or both, which compares them; off sends tandem's own "
-     "field, which other "
-     "servers ignore",
-     0},
-    {"model", 'm', "NAME", 0, "that requests name (default: the first that the server lists)", 0},
-    {"api-key", KEY_API_KEY, "KEY", 0, "sent as a bearer token (default: OPENAI_API_KEY of the environment)",
-     0},
-    {"time-limit", KEY_TIME_LIMIT, "S", 0, "seconds after which a request has failed (default 600)", 0},
-    {"json", KEY_JSON, 0, 0, "one JSON object for each load instead of the table", 0},
-    {0}};
-
-static const program_flag flag_table[] = {
-    PROGRAM_FLAG_TEXT(KEY_STREAMS, flags, streams),
-    PROGRAM_FLAG_INT(KEY_COUNT, flags, count, "--num-prompts", 1, REQUESTS_MAX),
-    PROGRAM_FLAG_FLOAT(KEY_RATE, flags, rate, "--request-rate", 0, RATE_MAX),
-    PROGRAM_FLAG_INT(KEY_MAX_TOKENS, flags, max_tokens, "--max-tokens", 1, TOKENS_MAX),
-    PROGRAM_FLAG_FLOAT(KEY_TEMP, flags, temperature, "--temp", 0, TEMPERATURE_MAX),
-    PROGRAM_FLAG_INT(KEY_SEED, flags, seed, "--seed", 0, INT32_MAX),
-    PROGRAM_FLAG_CHOICE(KEY_ENDPOINT, flags, endpoint, "--endpoint", endpoint_words),
-    PROGRAM_FLAG_CHOICE(KEY_SPECULATION, flags, speculation, "--speculation", speculation_words),
-    PROGRAM_FLAG_TEXT('m', flags, model),
-    PROGRAM_FLAG_TEXT(KEY_API_KEY, flags, key),
-    PROGRAM_FLAG_INT(KEY_TIME_LIMIT, flags, time_limit, "--time-limit", 1, TIME_LIMIT_MAX),
-    PROGRAM_FLAG_SWITCH(KEY_JSON, flags, json),
-};
-
-static error_t take_argument(flags *f, const char *text, struct argp_state *state) {
-  if (!f->url)
-    f->url = text;
-  else if (!f->prompts)
-    f->prompts = text;
-  else
-    argp_error(state, "unexpected argument '%s'", text);
-  return 0;
+static int take_argument(void *context, const char *text, err *e) {
+  flags *f = context;
+  const char **to = !f->url ? &f->url : !f->prompts ? &f->prompts : NULL;
+  if (!to) return err_set(e, ERR_ARG, "unexpected argument '%s'", text);
+  *to = text;
+  return ERR_OK;
 }
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-  flags *f = state->input;
-  if (key == ARGP_KEY_ARG) return take_argument(f, text, state);
-  if (key != ARGP_KEY_END)
-    return program_take_flag(flag_table, sizeof flag_table / sizeof *flag_table, key, text, state);
-  if (!f->url) argp_error(state, "no server: give its address, such as http://127.0.0.1:8080");
-  if (!f->prompts) argp_error(state, "no prompts: give a file of JSON lines with a \"prompt\" each");
-  return 0;
+static int check_whole(void *context, err *e) {
+  const flags *f = context;
+  if (!f->url) return err_set(e, ERR_ARG, "no server: give its address, such as http://127.0.0.1:8080");
+  if (!f->prompts) return err_set(e, ERR_ARG, "no prompts: give a file of JSON lines with a \"prompt\" each");
+  return ERR_OK;
 }
 
 static const char doc[] =
@@ -146,14 +77,15 @@ static bool make_url(char out[URL_MAX], const char *url, const char *path) {
 static int find_model(flags *f, err *e) {
   char url[URL_MAX], *body;
   if (!make_url(url, f->url, "models") ||
-      !make_url(f->whole_url, f->url, f->endpoint == ENDPOINT_CHAT ? "chat/completions" : "completions"))
+      !make_url(f->whole_url, f->url,
+                f->given.endpoint == ENDPOINT_CHAT ? "chat/completions" : "completions"))
     return err_set(e, ERR_ARG, "the address is too long");
-  int code = load_get(url, f->key, &body, e);
+  int code = load_get(url, f->given.api_keys, &body, e);
   if (code) return code;
   json_t *o = json_loads(body, 0, NULL);
   const char *id = json_string_value(json_object_get(json_array_get(json_object_get(o, "data"), 0), "id"));
   snprintf(f->found_model, sizeof f->found_model, "%s", id ? id : "default");
-  if (!f->model) f->model = f->found_model;
+  if (!f->given.model) f->given.model = f->found_model;
   json_decref(o);
   free(body);
   return ERR_OK;
@@ -162,9 +94,9 @@ static int find_model(flags *f, err *e) {
 /* ---- telling ---- */
 
 static void print_head(const flags *f) {
-  printf("server   %s, model %s\n", f->whole_url, f->model);
-  printf("load     %s, answers of at most %d tokens, temperature %g\n\n", f->prompts, (int)f->max_tokens,
-         (double)f->temperature);
+  printf("server   %s, model %s\n", f->whole_url, f->given.model);
+  printf("load     %s, answers of at most %d tokens, temperature %g\n\n", f->prompts,
+         (int)f->given.max_tokens, (double)f->given.temperature);
   printf("%-18s  %17s  %23s  %23s  %23s  %7s\n", "", "", "first token, ms", "between tokens, ms",
          "whole answer, ms", "tokens");
   printf("%7s %10s  %8s %8s", "streams", "draft", "tok/s", "failed");
@@ -210,9 +142,9 @@ static void print_json(const flags *f, const pass *p) {
   const figures *g = &p->figures;
   json_t *o = json_pack(
       "{s:s, s:s, s:i, s:b, s:I, s:I, s:I, s:f, s:f, s:f, s:o, s:o, s:o, s:o}", "url", f->whole_url, "model",
-      f->model, "concurrency", (int)p->streams, "speculation", !p->plain, "requests", (json_int_t)g->answers,
-      "failed", (json_int_t)g->failed, "output_tokens", (json_int_t)g->tokens, "seconds", g->seconds,
-      "output_tokens_per_second", figures_tokens_per_second(g), "requests_per_second",
+      f->given.model, "concurrency", (int)p->streams, "speculation", !p->plain, "requests",
+      (json_int_t)g->answers, "failed", (json_int_t)g->failed, "output_tokens", (json_int_t)g->tokens,
+      "seconds", g->seconds, "output_tokens_per_second", figures_tokens_per_second(g), "requests_per_second",
       g->seconds > 0 ? (double)(g->answers - g->failed) / g->seconds : 0, "ttft_ms", json_of(&g->first),
       "itl_ms", json_of(&g->between), "tpot_ms", json_of(&g->token), "e2el_ms", json_of(&g->whole));
   if (g->drafted >= 0) json_object_set_new(o, "draft_tokens", json_integer(g->drafted));
@@ -228,7 +160,7 @@ static void print_json(const flags *f, const pass *p) {
 
 static void tell(void *context, const pass *p) {
   const flags *f = context;
-  if (f->json)
+  if (f->given.json)
     print_json(f, p);
   else
     print_row(p);
@@ -250,40 +182,43 @@ static bool all_well(const passes *p) {
 static int run(const char *name, flags *f) {
   err e = {0};
   passes p;
-  passes_options o = {.plain = f->speculation != SPECULATION_ON,
-                      .drafted = f->speculation != SPECULATION_OFF,
+  passes_options o = {.plain = f->given.speculation != SPECULATION_ON,
+                      .drafted = f->given.speculation != SPECULATION_OFF,
                       .path = f->prompts,
-                      .count = (size_t)f->count};
-  if (!parse_streams(&o, f->streams))
-    return fail(name, PROGRAM_EXIT_USAGE,
-                "--concurrency takes up to 8 numbers from 1 to 1024, such as 1,4,16");
-  if (find_model(f, &e)) return fail(name, PROGRAM_EXIT_FAILED, e.text);
+                      .count = (size_t)f->given.num_prompts};
+  if (!parse_streams(&o, f->given.concurrency))
+    return fail(name, STATUS_USAGE, "--concurrency takes up to 8 numbers from 1 to 1024, such as 1,4,16");
+  if (find_model(f, &e)) return fail(name, STATUS_FAILED, e.text);
   o.load = (load_options){.url = f->whole_url,
-                          .key = f->key,
-                          .rate = (double)f->rate,
-                          .seed = (uint64_t)f->seed,
-                          .give_up_s = f->time_limit};
-  o.prompts = (prompts_options){.model = f->model,
-                                .chat = f->endpoint == ENDPOINT_CHAT,
-                                .max_tokens = f->max_tokens,
-                                .temperature = (double)f->temperature,
-                                .seed = f->seed};
-  if (!f->json) print_head(f);
+                          .key = f->given.api_keys,
+                          .rate = (double)f->given.request_rate,
+                          .seed = f->given.seed,
+                          .give_up_s = f->given.time_limit};
+  o.prompts = (prompts_options){.model = f->given.model,
+                                .chat = f->given.endpoint == ENDPOINT_CHAT,
+                                .max_tokens = f->given.max_tokens,
+                                .temperature = (double)f->given.temperature,
+                                .seed = f->given.from[FLAG_seed] ? (int32_t)f->given.seed : -1};
+  if (!f->given.json) print_head(f);
   int code = passes_run(&p, &o, tell, f, &e);
-  int status = all_well(&p) ? PROGRAM_EXIT_OK : PROGRAM_EXIT_FAILED;
+  int status = all_well(&p) ? STATUS_OK : STATUS_FAILED;
   passes_free(&p);
-  return code ? fail(name, code == ERR_ARG || code == ERR_FORMAT ? PROGRAM_EXIT_FILE : PROGRAM_EXIT_FAILED,
-                     e.text)
+  return code ? fail(name, code == ERR_ARG || code == ERR_FORMAT ? STATUS_FILE : STATUS_FAILED, e.text)
               : status;
 }
 
 int bench_serve(int argc, char **argv) {
-  flags f = {
-      .streams = "1,4,16", .max_tokens = 128, .seed = -1, .time_limit = 600, .key = getenv("OPENAI_API_KEY")};
-  const struct argp parser = {
-      .options = option_table, .parser = parse, .args_doc = "URL PROMPTS.jsonl", .doc = doc};
-  argp_err_exit_status = PROGRAM_EXIT_USAGE;
-  program_parse_flags(&parser, argc, argv, &f);
+  flags f = {.given = flag_defaults};
+  f.given.max_tokens = 128;
+  f.given.api_keys = getenv("OPENAI_API_KEY");
+  const flag_program reader = {.command = FLAGS_BENCH_SERVE,
+                               .arguments = "URL PROMPTS.jsonl",
+                               .text = doc,
+                               .values = &f.given,
+                               .context = &f,
+                               .argument = take_argument,
+                               .whole = check_whole};
+  flag_read_all(&reader, argc, argv);
   curl_global_init(CURL_GLOBAL_DEFAULT);
   int status = run(argv[0], &f);
   curl_global_cleanup();

@@ -22,8 +22,7 @@ static void hold_streams(void) {
   static const int modes[] = {O_WRONLY, O_RDONLY,
                               O_RDWR}; /* of the first two the wrong one, so that using them fails */
   for (int fd = 0; fd < 3; fd++)
-    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", modes[fd]) != fd)
-      _exit(PROGRAM_EXIT_FAILED);
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", modes[fd]) != fd) _exit(STATUS_FAILED);
 }
 
 static void set_signals(void) {
@@ -62,7 +61,7 @@ static void raise_stacks(const char *name) {
   if (limit.rlim_cur >= PROGRAM_STACK_MIN) return;
   fprintf(stderr, "%s: error: the limit of the stack (ulimit -s) is %llu KiB: set it to %d or more\n", name,
           (unsigned long long)limit.rlim_cur >> 10, PROGRAM_STACK_MIN >> 10);
-  exit(PROGRAM_EXIT_FAILED);
+  exit(STATUS_FAILED);
 }
 
 void program_begin(const char *name) {
@@ -74,14 +73,16 @@ void program_begin(const char *name) {
 
 const char *program_exit_help(void) {
   return "Exit status:\n"
-#define PROGRAM_EXIT_LINE(name, number, text) "  " #number "\t" text "\n"
-      PROGRAM_EXIT_LIST(PROGRAM_EXIT_LINE);
-#undef PROGRAM_EXIT_LINE
+#define LINE(name, number, text) "  " #number "\t" text "\n"
+#define NO_LINE(name, number, text)
+      STATUS_LIST(LINE, NO_LINE, LINE);
+#undef LINE
+#undef NO_LINE
 }
 
 int program_exit_of_file(int code) {
   bool file = code == ERR_IO || code == ERR_FORMAT || code == ERR_UNSUPPORTED || code == ERR_LIMIT;
-  return file ? PROGRAM_EXIT_FILE : code == ERR_DEVICE ? PROGRAM_EXIT_DEVICE : PROGRAM_EXIT_FAILED;
+  return file ? STATUS_FILE : code == ERR_DEVICE ? STATUS_DEVICE : STATUS_FAILED;
 }
 
 /* strtoll and its like skip blanks and take less than the whole: a flag's value is all or nothing. */

@@ -1,26 +1,14 @@
-/* program.h - what the three programs' mains have in common: exit codes, strict flags, an identity, a parent.
+/* program.h - what the three programs' mains have in common: exit statuses, strict values, an identity, a
+ * parent.
  */
 #pragma once
 
 #include "common/base/err.h"
+#include "common/base/exit_status.h"
 #include <stddef.h>
 #include <stdint.h>
 
-/* X(name, number, meaning): --help of every program prints this table. */
-#define PROGRAM_EXIT_LIST(X)                                                                                 \
-  X(OK, 0, "done; a worker: drained and left after SIGTERM or SIGINT")                                       \
-  X(FAILED, 1, "failed at run time; the last line on stderr says why")                                       \
-  X(USAGE, 2, "a flag or argument is unknown, missing or out of range")                                      \
-  X(FILE, 3, "an input file is missing, unreadable or not what it claims to be")                             \
-  X(ADDRESS, 4, "an endpoint is malformed or in use, or a key for it is missing")                            \
-  X(REFUSED, 5, "a peer refuses to work with this program (version, vocabulary, model)")                     \
-  X(DEVICE, 6, "what the program computes on is lost: a driver error that stays, a reset, a removed card")   \
-  X(SIGNAL, 130, "ended at once: a second signal, or the parent is gone")
-#define PROGRAM_EXIT_ENUM(name, number, text) PROGRAM_EXIT_##name = number,
-enum { PROGRAM_EXIT_LIST(PROGRAM_EXIT_ENUM) };
-#undef PROGRAM_EXIT_ENUM
-
-/* "Exit status: ..." for --help; static. */
+/* "Exit status: ..." for --help of a worker; static. */
 const char *program_exit_help(void);
 /* Exit status for an ERR_ code that ended the start of a program: of a file that was read, or of a device. */
 int program_exit_of_file(int code);

@@ -42,7 +42,7 @@ static void on_sigbus(int number, siginfo_t *info, void *context) {
     say(": error: the file ");
     say(files[i].path);
     say(" was cut, or cannot be read any more, while it was in use: put it back whole and start again\n");
-    _exit(PROGRAM_EXIT_FILE);
+    _exit(STATUS_FILE);
   }
   sigaction(number, &before, NULL); /* the same instruction faults once more */
 }

@@ -2,7 +2,7 @@
 
 #include "common/base/program.h"
 #include "common/file/head_lookup.h"
-#include "wire/draft_methods.h"
+#include "common/command_line/draft_methods.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static int copy_list(char *to, size_t room, const char *name, const char *text, 
 
 /* What a method does not use is not given to it: -md may name the head of one, --draft-layers the layers of
  * another. */
-static void use_method(worker_settings *w, const char *method) {
+static void use_method(flag_values *w, const char *method) {
   w->draft = method;
   if (!draft_methods_compute(method)) w->draft_model = NULL;
   if (!draft_methods_name(method, DRAFT_MODEL))
@@ -30,13 +30,13 @@ static void use_method(worker_settings *w, const char *method) {
     w->draft_model = NULL;
 }
 
-void bench_trials_settings(const bench_trial *t, worker_settings *w) {
+void bench_trials_settings(const bench_trial *t, flag_values *w) {
   use_method(w, t->method);
-  w->draft_candidates = t->size->chain ? 1 : 0;
+  w->candidates = t->size->chain ? 1 : 0;
 }
 
 static int check_method(const flags *f, char *name, err *e) {
-  worker_settings w = f->workers;
+  flag_values w = f->given;
   for (char *c = name; *c; c++)
     if (*c == '+') *c = ',';
   use_method(&w, name);
@@ -48,11 +48,11 @@ static int check_method(const flags *f, char *name, err *e) {
 /* "ngram,model+ngram" are two methods, of which the second one joins two drafters. */
 static int32_t read_methods(bench_trials *t, const flags *f, const char *methods[BENCH_METHODS_MAX], err *e) {
   int32_t count = 0;
-  methods[0] = f->workers.draft;
-  if (strcmp(f->methods ? f->methods : f->workers.draft, "none") == 0)
+  methods[0] = f->given.draft;
+  if (strcmp(f->given.methods ? f->given.methods : f->given.draft, "none") == 0)
     return err_set(e, ERR_ARG, "none is what every draft is compared with: name others"), -1;
-  if (!f->methods) return 1;
-  if (copy_list(t->methods, sizeof t->methods, "--methods", f->methods, e)) return -1;
+  if (!f->given.methods) return 1;
+  if (copy_list(t->methods, sizeof t->methods, "--methods", f->given.methods, e)) return -1;
   for (char *at = t->methods, *name; (name = strsep(&at, ","));) {
     if (check_method(f, name, e)) return -1;
     if (count == BENCH_METHODS_MAX)
@@ -78,8 +78,8 @@ static int32_t read_sizes(bench_trials *t, const flags *f, err *e) {
   const request *r = &f->request;
   int32_t count = 0;
   t->sizes[0] = (bench_size){r->lockstep ? "lockstep" : "free", r->lockstep, r->budget, false};
-  if (!f->trees) return 1;
-  if (copy_list(t->trees, sizeof t->trees, "--trees", f->trees, e)) return -1;
+  if (!f->given.trees) return 1;
+  if (copy_list(t->trees, sizeof t->trees, "--trees", f->given.trees, e)) return -1;
   for (char *at = t->trees, *text; (text = strsep(&at, ","));) {
     if (count == BENCH_SIZES_MAX) return err_set(e, ERR_ARG, "--trees has more than %d", BENCH_SIZES_MAX), -1;
     if (read_size(&t->sizes[count++], text, e)) return -1;
@@ -102,8 +102,8 @@ static int32_t read_temperatures(const flags *f, float list[TEMPERATURES_MAX], e
   char copy[TEMPERATURE_BYTES];
   int32_t count = 0;
   list[0] = f->request.sampling.temperature;
-  if (!f->temperatures) return 1;
-  if (copy_list(copy, sizeof copy, "--temps", f->temperatures, e)) return -1;
+  if (!f->given.temperatures) return 1;
+  if (copy_list(copy, sizeof copy, "--temps", f->given.temperatures, e)) return -1;
   for (char *at = copy, *text; (text = strsep(&at, ","));) {
     if (count == TEMPERATURES_MAX)
       return err_set(e, ERR_ARG, "--temps has more than %d", TEMPERATURES_MAX), -1;

@@ -34,4 +34,4 @@ typedef struct bench_trials {
  * The list borrows *f and *t, which must not move. ERR_ARG says what is wrong. */
 int bench_trials_read(bench_trials *t, const flags *f, err *e);
 /* Makes of the settings of the whole benchmark those of one trial. */
-void bench_trials_settings(const bench_trial *t, worker_settings *w);
+void bench_trials_settings(const bench_trial *t, flag_values *w);

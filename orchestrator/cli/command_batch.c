@@ -87,7 +87,7 @@ static void give_up(batch *b, const err *trouble) {
 
 static bool may_begin(const batch *b) {
   int32_t most = service_capacity(b->service);
-  if (most > b->flags.workers.sessions) most = b->flags.workers.sessions;
+  if (most > b->flags.given.sessions) most = b->flags.given.sessions;
   return b->requests.running_count < most && b->next < b->count && b->held + b->out.queued_size < BACKLOG_MAX;
 }
 
@@ -134,9 +134,9 @@ static int split_lines(batch *b, const input_file *in, err *e) {
 static int prepare(batch *b, input_file *in) {
   err e = {0};
   const char *from = b->flags.arguments[0], *to = b->flags.arguments[1];
-  int rc = text_model_open(&b->model, b->flags.workers.model, &e);
+  int rc = text_model_open(&b->model, b->flags.given.model, &e);
   if (rc == ERR_OK) default_head_use(&b->flags, b->model.file);
-  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
+  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_FILE, "%s", e.text);
   request *defaults = &b->flags.request;
   int code = command_context(&b->model, defaults->context, &defaults->context);
   if (code) return code;
@@ -168,10 +168,10 @@ static int complete_all(batch *b) {
                                 .log = &b->log,
                                 .service = b->service,
                                 .on_result = on_result,
-                                .accepted_wanted = b->flags.listen != NULL,
+                                .accepted_wanted = b->flags.given.listen != NULL,
                                 .owner = b};
-  int rc = text_model_load(&b->model, b->flags.template, &e); /* while the target loads the weights */
-  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
+  int rc = text_model_load(&b->model, b->flags.given.template, &e); /* while the target loads the weights */
+  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_FILE, "%s", e.text);
   rc = service_serve(b->service, &b->model, &e);
   if (rc) return command_error(command_serve_status(rc), "%s", e.text);
   service_run(b->service);
@@ -182,7 +182,7 @@ int command_batch(int argc, char **argv) {
   batch b = {.out_fd = -1};
   input_file in = {0};
   flags_parse(&b.flags, FLAGS_BATCH, argc, argv);
-  b.log = (logger){"tandem", b.flags.workers.verbose ? LOG_INFO : LOG_WARNING};
+  b.log = (logger){"tandem", b.flags.given.verbose ? LOG_INFO : LOG_WARNING};
   int code = prepare(&b, &in);
   if (code == STATUS_OK) code = complete_all(&b);
   service_close(b.service);

@@ -29,7 +29,7 @@ typedef struct bench {
   int32_t trial;
   service *service;
   completion answers[2]; /* plain, drafted */
-  /* Microseconds a token, [prompts.count][2][flags.repeat]; 0: too short to time. */
+  /* Microseconds a token, [prompts.count][2][flags.given.repeat]; 0: too short to time. */
   double *times;
   size_t turn; /* 0 warms up; then two turns for each repetition of each prompt */
   bool running, over;
@@ -41,11 +41,11 @@ static size_t nth_of(const bench *b) {
 }
 
 static size_t prompt_of(const bench *b) {
-  return nth_of(b) / (size_t)b->flags.repeat;
+  return nth_of(b) / (size_t)b->flags.given.repeat;
 }
 
 static size_t round_of(const bench *b) {
-  return nth_of(b) % (size_t)b->flags.repeat;
+  return nth_of(b) % (size_t)b->flags.given.repeat;
 }
 
 static bool is_second(const bench *b) {
@@ -89,7 +89,7 @@ static void begin_turn(bench *b) {
 }
 
 static void tell_progress(const bench *b, bool last) {
-  size_t all = b->prompts.count * (size_t)b->flags.repeat, done = nth_of(b);
+  size_t all = b->prompts.count * (size_t)b->flags.given.repeat, done = nth_of(b);
   const bench_trial *t = trial_of(b);
   if (!terminal_takes_colours(STDERR_FILENO)) return;
   fprintf(stderr, "\r\033[K");
@@ -100,7 +100,7 @@ static void tell_progress(const bench *b, bool last) {
 }
 
 static double *times_of(const bench *b, size_t prompt, bool drafted) {
-  return &b->times[(2 * prompt + drafted) * (size_t)b->flags.repeat];
+  return &b->times[(2 * prompt + drafted) * (size_t)b->flags.given.repeat];
 }
 
 static void keep_times(bench *b) {
@@ -123,7 +123,7 @@ static double median(double *list, size_t count) {
 
 /* The clocks of a prompt that was answered for the last time: medians of its repetitions. */
 static void add_times(bench *b, int32_t tokens) {
-  size_t prompt = prompt_of(b), repeat = (size_t)b->flags.repeat;
+  size_t prompt = prompt_of(b), repeat = (size_t)b->flags.given.repeat;
   double plain = median(times_of(b, prompt, false), repeat);
   double drafted = median(times_of(b, prompt, true), repeat);
   speculation_figures *f = b->figures[b->trial];
@@ -137,7 +137,7 @@ static void end_prompt(bench *b) {
   speculation_figures_add(&f[0], &b->answers[0], &b->answers[1]);
   speculation_figures_add(&f[1 + category], &b->answers[0], &b->answers[1]);
   keep_times(b);
-  if (round_of(b) + 1 == (size_t)b->flags.repeat) add_times(b, b->answers[0].count);
+  if (round_of(b) + 1 == (size_t)b->flags.given.repeat) add_times(b, b->answers[0].count);
 }
 
 static void end_turn(bench *b) {
@@ -151,7 +151,7 @@ static void end_turn(bench *b) {
   if (is_second(b)) end_prompt(b);
   b->turn++;
   if (is_second(b)) tell_progress(b, false);
-  if (b->turn > 2 * b->prompts.count * (size_t)b->flags.repeat) stop(b, STATUS_OK);
+  if (b->turn > 2 * b->prompts.count * (size_t)b->flags.given.repeat) stop(b, STATUS_OK);
 }
 
 static void on_news(void *owner) {
@@ -184,7 +184,8 @@ static int serve_trial(bench *b) {
 
 static int print_trees(bench *b, const char *steps, int code) {
   err e = {0};
-  if (!b->flags.tree || verify_trees_end(steps, b->flags.tree, &b->model, &e) == ERR_OK) return code;
+  if (!b->flags.given.tree || verify_trees_end(steps, b->flags.given.tree, &b->model, &e) == ERR_OK)
+    return code;
   return command_error(STATUS_IO, "--tree: %s", e.text);
 }
 
@@ -196,8 +197,9 @@ static int run_trial(bench *b) {
   o.on_news = on_news;
   o.owner = b;
   char steps[VERIFY_TREES_PATH_MAX];
-  if (b->flags.tree && verify_trees_begin(steps, &e)) return command_error(STATUS_IO, "--tree: %s", e.text);
-  o.workers.record_steps = b->flags.tree ? steps : NULL;
+  if (b->flags.given.tree && verify_trees_begin(steps, &e))
+    return command_error(STATUS_IO, "--tree: %s", e.text);
+  o.workers.record_steps = b->flags.given.tree ? steps : NULL;
   b->turn = 0;
   b->running = b->over = false;
   int code = service_open(&b->service, &o, &e) ? command_error(STATUS_WORKER, "%s", e.text) : serve_trial(b);
@@ -209,9 +211,9 @@ static int run_trial(bench *b) {
 
 static int open_model(bench *b) {
   err e = {0};
-  int rc = text_model_open(&b->model, b->flags.workers.model, &e);
-  if (rc == ERR_OK) rc = text_model_load(&b->model, b->flags.template, &e);
-  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
+  int rc = text_model_open(&b->model, b->flags.given.model, &e);
+  if (rc == ERR_OK) rc = text_model_load(&b->model, b->flags.given.template, &e);
+  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_FILE, "%s", e.text);
   default_head_use(&b->flags, b->model.file);
   return command_context(&b->model, b->flags.request.context, &b->flags.request.context);
 }
@@ -228,7 +230,7 @@ static int prepare(bench *b) {
   input_file_fini(&in);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_INPUT, "%s: %s", path, e.text);
   b->figures = calloc((size_t)b->trials.count, sizeof *b->figures);
-  b->times = calloc(2 * b->prompts.count * (size_t)b->flags.repeat, sizeof *b->times);
+  b->times = calloc(2 * b->prompts.count * (size_t)b->flags.given.repeat, sizeof *b->times);
   return b->figures && b->times ? STATUS_OK : command_error(STATUS_FAILED, "out of memory");
 }
 
@@ -271,7 +273,8 @@ static void print_trial(const bench *b, int32_t trial) {
 
 static void print_table(const bench *b) {
   printf("%zu prompts, at most %d tokens each; plainly and with the draft by turns, %d time%s\n\n",
-         b->prompts.count, b->flags.request.max_tokens, b->flags.repeat, b->flags.repeat == 1 ? "" : "s");
+         b->prompts.count, b->flags.request.max_tokens, b->flags.given.repeat,
+         b->flags.given.repeat == 1 ? "" : "s");
   speculation_figures_print_head(stdout);
   for (int32_t i = 0; i < b->trials.count; i++) print_trial(b, i);
 }
@@ -284,13 +287,13 @@ static int print_json(const bench *b) {
       speculation_label l = label_of(b, i, row);
       json_array_append_new(rows, speculation_figures_json(&l, &b->figures[i][row]));
     }
-  json_object_set_new(o, "model", json_string(b->flags.workers.model));
+  json_object_set_new(o, "model", json_string(b->flags.given.model));
   json_object_set_new(o, "draft_model",
-                      b->flags.workers.draft_model ? json_string(b->flags.workers.draft_model) : json_null());
+                      b->flags.given.draft_model ? json_string(b->flags.given.draft_model) : json_null());
   json_object_set_new(o, "prompts", json_integer((json_int_t)b->prompts.count));
   json_object_set_new(o, "max_tokens", json_integer(r->max_tokens));
   json_object_set_new(o, "seed", json_integer((json_int_t)r->sampling.seed));
-  json_object_set_new(o, "repeat", json_integer(b->flags.repeat));
+  json_object_set_new(o, "repeat", json_integer(b->flags.given.repeat));
   json_object_set_new(o, "rows", rows);
   char *line = result_json_line(o);
   if (!line) return command_error(STATUS_FAILED, "out of memory");
@@ -303,7 +306,7 @@ static int report(const bench *b) {
   int32_t different = 0;
   int code = STATUS_OK;
   for (int32_t i = 0; i < b->trials.count; i++) different += b->figures[i][0].different;
-  if (b->flags.json)
+  if (b->flags.given.json)
     code = print_json(b);
   else
     print_table(b);
@@ -317,7 +320,7 @@ int command_bench_speculation(int argc, char **argv) {
   bench *b = calloc(1, sizeof *b);
   if (!b) return command_error(STATUS_FAILED, "out of memory");
   flags_parse(&b->flags, FLAGS_BENCH, argc, argv);
-  b->log = (logger){"tandem", b->flags.workers.verbose ? LOG_INFO : LOG_WARNING};
+  b->log = (logger){"tandem", b->flags.given.verbose ? LOG_INFO : LOG_WARNING};
   int code = prepare(b);
   for (b->trial = 0; code == STATUS_OK && b->trial < b->trials.count; b->trial++) code = run_trial(b);
   if (code == STATUS_OK) code = report(b);

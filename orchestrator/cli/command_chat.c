@@ -529,7 +529,7 @@ static bool is_over(void *owner) {
 /* The path of the history file, beside the default ledger, which nothing else writes to; NULL: nothing is to
  * be kept. */
 static const char *history_path(const flags *f, char out[LEDGER_PATH_MAX]) {
-  bool kept = !f->ledger || strcmp(f->ledger, "none") != 0;
+  bool kept = !f->given.ledger || strcmp(f->given.ledger, "none") != 0;
   err e;
   if (!kept || ledger_database_default_path(out, &e)) return NULL;
   char *name = strrchr(out, '/');
@@ -561,9 +561,9 @@ static int converse(chat *c) {
   async_output_init(&c->out, service_loop(c->service), STDOUT_FILENO, on_written, c);
   show_init(&c->show, (show_when)c->flags->show, &c->out);
   c->show.wraps = true;
-  int rc = text_model_load(&c->model, c->flags->template, &e); /* while the target loads the weights */
+  int rc = text_model_load(&c->model, c->flags->given.template, &e); /* while the target loads the weights */
   if (rc == ERR_OK) rc = text_model_needs_text(&c->model, &e);
-  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
+  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_FILE, "%s", e.text);
   if (c->flags->request.system &&
       conversation_add(&c->said, "system", c->flags->request.system, strlen(c->flags->request.system)))
     return command_error(STATUS_FAILED, "out of memory");
@@ -585,11 +585,11 @@ int command_chat(flags *f) {
   chat *c = calloc(1, sizeof *c);
   if (!c) return command_error(STATUS_FAILED, "out of memory");
   c->flags = f;
-  c->log = (logger){"tandem", f->workers.verbose ? LOG_INFO : LOG_WARNING};
+  c->log = (logger){"tandem", f->given.verbose ? LOG_INFO : LOG_WARNING};
   completion_init(&c->completion, &c->model, NULL);
-  int rc = text_model_open(&c->model, f->workers.model, &e);
+  int rc = text_model_open(&c->model, f->given.model, &e);
   if (rc == ERR_OK) default_head_use(f, c->model.file);
-  int code = rc ? command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text) : STATUS_OK;
+  int code = rc ? command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_FILE, "%s", e.text) : STATUS_OK;
   if (!code) code = command_context(&c->model, f->request.context, &f->request.context);
   if (!code) code = converse(c);
   line_editor_close(c->editor);

@@ -10,17 +10,13 @@
 #define MEGA       1e6
 #define LLAMA_TAPS 3 /* llama.cpp reads heads of so many states alone */
 
-static gguf_type type_of(flags_type type) {
-  static const gguf_type types[] = {[FLAGS_TYPE_F16] = GGUF_F16,
-                                    [FLAGS_TYPE_BF16] = GGUF_BF16,
-                                    [FLAGS_TYPE_Q8_0] = GGUF_Q8_0,
-                                    [FLAGS_TYPE_Q4_1] = GGUF_Q4_1};
-  return types[type];
-}
+/* By the words of --type and --head-type; behind them: as the other matrices. */
+static const gguf_type types[] = {GGUF_F16, GGUF_BF16, GGUF_Q8_0, GGUF_Q4_1};
+enum { TYPES = sizeof types / sizeof *types };
 
 /* The exit status for what could not be read, made smaller or written. */
 static int refused(int code, const err *e) {
-  exit_status status = code == ERR_NOMEM ? STATUS_FAILED : code == ERR_ARG ? STATUS_USAGE : STATUS_MODEL;
+  exit_status status = code == ERR_NOMEM ? STATUS_FAILED : code == ERR_ARG ? STATUS_USAGE : STATUS_FILE;
   return command_error(status, "%s", e->text);
 }
 
@@ -74,12 +70,12 @@ static int calibrate(head_file *h, const char *path, err *e) {
 
 static int write_head(const flags *f, const model_file *target, head_file *h) {
   err e = {0};
-  gguf_type type = type_of(f->type);
-  int rc = f->map ? fit_map(h, target, &e) : ERR_OK;
-  if (!rc && f->calibration) rc = calibrate(h, f->calibration, &e);
-  if (!rc && f->rows) rc = head_file_keep_rows(h, f->rows, &e);
-  if (!rc)
-    rc = head_file_quantise(h, type, f->output_type == FLAGS_TYPE_SAME ? type : type_of(f->output_type), &e);
+  gguf_type type = types[f->given.type];
+  gguf_type output = f->given.output_type < TYPES ? types[f->given.output_type] : type;
+  int rc = f->given.map ? fit_map(h, target, &e) : ERR_OK;
+  if (!rc && f->given.calibration) rc = calibrate(h, f->given.calibration, &e);
+  if (!rc && f->given.rows) rc = head_file_keep_rows(h, f->given.rows, &e);
+  if (!rc) rc = head_file_quantise(h, type, output, &e);
   if (rc) return refused(rc, &e);
   rc = head_gguf_write(h, model_file_gguf(target), f->arguments[1], &e);
   if (rc == ERR_IO) return command_error(STATUS_IO, "%s", e.text);
@@ -90,9 +86,8 @@ static int convert(const flags *f, const model_file *target) {
   err e = {0};
   head_file *h;
   if (!model_file_gguf(target))
-    return command_error(STATUS_MODEL,
-                         "%s is no GGUF with a tokenizer, which the head's file needs a copy of",
-                         f->workers.model);
+    return command_error(STATUS_FILE, "%s is no GGUF with a tokenizer, which the head's file needs a copy of",
+                         f->given.model);
   int rc = head_file_open(&h, f->arguments[0], model_file_config(target), &e);
   if (rc) return refused(rc, &e);
   int status = write_head(f, target, h);
@@ -105,7 +100,7 @@ int command_convert_head(int argc, char **argv) {
   model_file *target;
   err e = {0};
   flags_parse(&f, FLAGS_CONVERT, argc, argv);
-  int rc = model_file_open(&target, f.workers.model, &e);
+  int rc = model_file_open(&target, f.given.model, &e);
   if (rc) return refused(rc, &e);
   int status = convert(&f, target);
   model_file_close(target);

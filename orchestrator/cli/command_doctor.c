@@ -39,7 +39,7 @@ static json_t *say(doctor *d, bool ok, const char *what, const char *format, va_
   char text[LINE_MAX_BYTES];
   vsnprintf(text, sizeof text, format, args);
   d->failed += !ok;
-  if (!d->flags->json) printf("%-5s %-9s %s\n", ok ? "ok" : "BAD", what, text);
+  if (!d->flags->given.json) printf("%-5s %-9s %s\n", ok ? "ok" : "BAD", what, text);
   json_t *check =
       json_pack("{s:s, s:b, s:s%}", "check", what, "ok", ok, "text", text, utf8_valid(text, strlen(text)));
   json_array_append_new(d->checks, check);
@@ -181,20 +181,20 @@ static void check_models(doctor *d) {
   text_model target, draft;
   const flags *f = d->flags;
   bool has_target = false, has_draft = false;
-  if (!f->workers.model)
+  if (!f->given.model)
     good(d, "model", "not looked at: give one with -m (scripts/get_model.sh fetches the default one)");
-  else if ((has_target = open_model(d, "model", f->workers.model, true, &target)))
+  else if ((has_target = open_model(d, "model", f->given.model, true, &target)))
     check_template(d, &target);
-  bool head = f->workers.draft_model && head_lookup_is_head(f->workers.draft_model);
+  bool head = f->given.draft_model && head_lookup_is_head(f->given.draft_model);
   if (head)
-    check_head(d, f->workers.draft_model, has_target ? &target : NULL);
-  else if (f->workers.draft_model)
-    has_draft = open_model(d, "draft", f->workers.draft_model, false, &draft);
+    check_head(d, f->given.draft_model, has_target ? &target : NULL);
+  else if (f->given.draft_model)
+    has_draft = open_model(d, "draft", f->given.draft_model, false, &draft);
   if (has_target && has_draft) check_fit(d, &target, &draft);
-  if (has_draft && !f->workers.model)
+  if (has_draft && !f->given.model)
     good(d, "fit", "not looked at: give the model that it is to draft for with -m");
-  if (f->workers.model) text_model_close(&target);
-  if (f->workers.draft_model && !head) text_model_close(&draft);
+  if (f->given.model) text_model_close(&target);
+  if (f->given.draft_model && !head) text_model_close(&draft);
 }
 
 /* ---- sockets: a frame there and back ---- */
@@ -308,7 +308,7 @@ static void check_key(doctor *d, const char *folder, wire_role role, char *names
 static void check_keys(doctor *d) {
   char folder[PATH_MAX], names[64] = "";
   const int failed = d->failed;
-  if (keys_folder(d->flags->keys, folder, NULL) != ERR_OK) return; /* of an account without a home */
+  if (keys_folder(d->flags->given.keys, folder, NULL) != ERR_OK) return; /* of an account without a home */
   for (int role = WIRE_ROLE_ORCHESTRATOR; role <= WIRE_ROLE_DRAFT; role++)
     check_key(d, folder, (wire_role)role, names, sizeof names);
   if (d->failed > failed) return;
@@ -391,7 +391,7 @@ int command_doctor(int argc, char **argv) {
   check_sockets(&d);
   check_keys(&d);
   check_models(&d);
-  int code = f.json ? print_object(&d) : STATUS_OK;
+  int code = f.given.json ? print_object(&d) : STATUS_OK;
   json_decref(d.checks);
   if (code != STATUS_OK) return code;
   if (fflush(stdout) != 0) return STATUS_IO;

@@ -56,10 +56,10 @@ int command_keygen(int argc, char **argv) {
   int made = 0;
   flags_parse(&f, FLAGS_KEYGEN, argc, argv);
   int status = roles_of(&f, &roles);
-  if (status == STATUS_OK && keys_folder(f.keys, folder, &e) != ERR_OK)
+  if (status == STATUS_OK && keys_folder(f.given.keys, folder, &e) != ERR_OK)
     status = command_error(STATUS_USAGE, "%s", e.text);
   gethostname(host, sizeof host - 1);
-  if (status == STATUS_OK) status = create(folder, roles, f.name ? f.name : host, &made);
+  if (status == STATUS_OK) status = create(folder, roles, f.given.key_name ? f.given.key_name : host, &made);
   if (made) explain(folder);
   flags_fini(&f);
   return fflush(stdout) == 0 ? status : STATUS_IO;

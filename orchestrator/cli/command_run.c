@@ -78,7 +78,7 @@ static bool is_whole(const completion *c) {
 
 static void on_text(void *context, const char *text, size_t size, bool accepted) {
   run *r = context;
-  if (r->flags->json || r->compared) return;
+  if (r->flags->given.json || r->compared) return;
   if (show_text(&r->show, text, size, accepted)) r->status = STATUS_FAILED;
 }
 
@@ -87,7 +87,7 @@ static void show_result(run *r) {
   r->result_given = true;
   if (show_end(&r->show, &r->completion)) r->status = STATUS_FAILED;
   const completion *c = &r->completion;
-  if (!r->flags->json || (c->finish == WIRE_FINISH_ERROR && c->count == 0))
+  if (!r->flags->given.json || (c->finish == WIRE_FINISH_ERROR && c->count == 0))
     return; /* there is no answer to print */
   bool both = r->compared && is_whole(&r->completion);
   char *line = result_json_line(both ? result_json_of_both(&r->plain, &r->completion)
@@ -101,7 +101,7 @@ static void begin(run *r) {
   request q = r->flags->request; /* shares what the request owns, for this call */
   r->begun = true;
   r->completion.accepted_wanted = show_wants_accepted(&r->show);
-  if (r->flags->compare && !r->compared) q.speculate = false;
+  if (r->flags->given.compare && !r->compared) q.speculate = false;
   if (completion_begin(&r->completion, r->service, &q, &e)) completion_fail(&r->completion, r->service, &e);
 }
 
@@ -136,7 +136,7 @@ static void on_news(void *owner) {
     begin(r);
   completion_update(&r->completion, r->service);
   bool over = completion_is_over(&r->completion);
-  if (over && r->flags->compare && !r->compared && is_whole(&r->completion) && !r->out.failed)
+  if (over && r->flags->given.compare && !r->compared && is_whole(&r->completion) && !r->out.failed)
     begin_again(r);
   else if (over)
     show_result(r);
@@ -150,18 +150,18 @@ static void on_news(void *owner) {
 /* On a terminal, ends the line so that what follows begins at the left edge. */
 static void end_line(const run *r) {
   const completion *c = r->compared ? &r->plain : &r->completion;
-  bool open = !r->flags->json && completion_line_is_open(c);
+  bool open = !r->flags->given.json && completion_line_is_open(c);
   if (open && isatty(STDOUT_FILENO) && !r->out.failed && write(STDOUT_FILENO, "\n", 1) < 0) return;
 }
 
 static int report(const run *r) {
   bool both = r->compared && is_whole(&r->completion);
   const closing_lines_options words = {.kept = r->completion.id && service_keeps(r->service),
-                                       .ledger = r->flags->ledger,
+                                       .ledger = r->flags->given.ledger,
                                        .same_limit = r->completion.resume && !r->flags->request.max_tokens,
                                        .seed_drawn = !r->flags->request.seed_given && !r->completion.resume &&
                                                      r->flags->request.sampling.temperature > 0,
-                                       .details = r->flags->workers.verbose,
+                                       .details = r->flags->given.verbose,
                                        .gain = r->flags->show != SHOW_NEVER,
                                        .legend = r->show.colours && !both};
   end_line(r);
@@ -184,7 +184,7 @@ static int report(const run *r) {
 
 static int print_trees(run *r, int code) {
   err e = {0};
-  if (!r->steps[0] || verify_trees_end(r->steps, r->flags->tree, &r->model, &e) == ERR_OK) return code;
+  if (!r->steps[0] || verify_trees_end(r->steps, r->flags->given.tree, &r->model, &e) == ERR_OK) return code;
   return command_error(STATUS_IO, "--tree: %s", e.text);
 }
 
@@ -194,14 +194,14 @@ static int complete_by_service(run *r, const input_file *in) {
   o.resume = r->completion.resume;
   o.on_news = on_news;
   o.owner = r;
-  if (r->flags->tree && verify_trees_begin(r->steps, &e))
+  if (r->flags->given.tree && verify_trees_begin(r->steps, &e))
     return command_error(STATUS_IO, "--tree: %s", e.text);
-  o.workers.record_steps = r->flags->tree ? r->steps : NULL;
+  o.workers.record_steps = r->flags->given.tree ? r->steps : NULL;
   if (service_open(&r->service, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
   async_output_init(&r->out, service_loop(r->service), STDOUT_FILENO, on_written, r);
-  show_init(&r->show, r->flags->json ? SHOW_NEVER : (show_when)r->flags->show, &r->out);
-  int rc = text_model_load(&r->model, r->flags->template, &e); /* while the target loads the weights */
-  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
+  show_init(&r->show, r->flags->given.json ? SHOW_NEVER : (show_when)r->flags->show, &r->out);
+  int rc = text_model_load(&r->model, r->flags->given.template, &e); /* while the target loads the weights */
+  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_FILE, "%s", e.text);
   rc = read_prompt(r, in);
   if (rc) return rc;
   rc = service_serve(r->service, &r->model, &e);
@@ -220,23 +220,23 @@ static int prepare(run *r, input_file *in) {
       return command_error(status_of_input(e.code), "%s", e.text);
     trim_line_end(r->flags, in);
   }
-  int rc = text_model_open(&r->model, r->flags->workers.model, &e);
+  int rc = text_model_open(&r->model, r->flags->given.model, &e);
   if (rc == ERR_OK && !l) default_head_use(r->flags, r->model.file);
-  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
+  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_FILE, "%s", e.text);
   if (l && !text_model_is(&r->model, l->fingerprint))
     return command_error(
-        STATUS_MODEL, "%s is not the model of session %016llx, or was changed since: give that one with -m",
-        r->flags->workers.model, (unsigned long long)l->id);
+        STATUS_FILE, "%s is not the model of session %016llx, or was changed since: give that one with -m",
+        r->flags->given.model, (unsigned long long)l->id);
   return command_context(&r->model, l ? l->options.context : q->context, &q->context);
 }
 
 static int complete_one(flags *f, const ledger_session *resume) {
-  run r = {.flags = f, .log = {"tandem", f->workers.verbose ? LOG_INFO : LOG_WARNING}};
+  run r = {.flags = f, .log = {"tandem", f->given.verbose ? LOG_INFO : LOG_WARNING}};
   const completion_sink sink = {.on_text = on_text, .context = &r};
   input_file in = {0};
   completion_init(&r.completion, &r.model, &sink);
   r.completion.resume = resume;
-  r.completion.show_whole = f->whole || f->json;
+  r.completion.show_whole = f->given.whole || f->given.json;
   int code = prepare(&r, &in);
   if (code == STATUS_OK) code = complete_by_service(&r, &in);
   service_close(r.service);

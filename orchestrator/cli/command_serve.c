@@ -19,9 +19,9 @@ typedef struct serve {
 
 /* A literal address of IPv6 stands in brackets in a URL. */
 static void tell_address(const serve *s) {
-  const char *host = s->flags.host, *open = strchr(host, ':') ? "[" : "", *close = *open ? "]" : "";
+  const char *host = s->flags.given.host, *open = strchr(host, ':') ? "[" : "", *close = *open ? "]" : "";
   log_line(&s->log, LOG_INFO, "listening at http%s://%s%s%s:%u: the OpenAI API is below /v1",
-           s->flags.key_file ? "s" : "", open, host, close, api_port(s->api));
+           s->flags.given.key_file ? "s" : "", open, host, close, api_port(s->api));
 }
 
 static void on_news(void *owner) {
@@ -47,12 +47,12 @@ static void on_news(void *owner) {
 static int prepare(serve *s) {
   err e = {0};
   request *defaults = &s->flags.request;
-  int rc = text_model_open(&s->model, s->flags.workers.model, &e);
+  int rc = text_model_open(&s->model, s->flags.given.model, &e);
   if (rc == ERR_OK) default_head_use(&s->flags, s->model.file);
   int code = rc ? STATUS_OK : command_context(&s->model, defaults->context, &defaults->context);
   if (code) return code;
-  if (rc == ERR_OK) rc = text_model_load(&s->model, s->flags.template, &e);
-  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
+  if (rc == ERR_OK) rc = text_model_load(&s->model, s->flags.given.template, &e);
+  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_FILE, "%s", e.text);
   if (defaults->max_tokens == 0) defaults->max_tokens = defaults->context;
   return STATUS_OK;
 }
@@ -65,16 +65,17 @@ static const char *name_of(const char *path) {
 static int read_keys(serve *s) {
   const flags *f = &s->flags;
   err e = {0};
-  int rc = f->api_keys ? api_keys_add(&s->keys, f->api_keys, &e) : ERR_OK;
-  if (rc == ERR_OK && f->admin_key) rc = api_keys_add(&s->admin_keys, f->admin_key, &e);
-  if (rc == ERR_OK && f->api_key_file) rc = api_keys_read(&s->keys, f->api_key_file, &e);
+  int rc = f->given.api_keys ? api_keys_add(&s->keys, f->given.api_keys, &e) : ERR_OK;
+  if (rc == ERR_OK && f->given.admin_key) rc = api_keys_add(&s->admin_keys, f->given.admin_key, &e);
+  if (rc == ERR_OK && f->given.api_key_file) rc = api_keys_read(&s->keys, f->given.api_key_file, &e);
   return rc ? command_error(STATUS_USAGE, "%s", e.text) : STATUS_OK;
 }
 
 static int read_tls(serve *s) {
   const flags *f = &s->flags;
   err e = {0};
-  int rc = f->key_file ? http_tls_read(&s->tls, f->certificate_file, f->key_file, &e) : ERR_OK;
+  int rc =
+      f->given.key_file ? http_tls_read(&s->tls, f->given.certificate_file, f->given.key_file, &e) : ERR_OK;
   return rc ? command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_USAGE, "%s", e.text) : STATUS_OK;
 }
 
@@ -94,21 +95,21 @@ static int serve_all(serve *s) {
   const api_options served = {.service = s->service,
                               .model = &s->model,
                               .defaults = &f->request,
-                              .model_name = name_of(f->workers.model),
-                              .model_path = f->workers.model,
-                              .waiting_max = f->waiting_max,
-                              .sessions = f->workers.sessions,
+                              .model_name = name_of(f->given.model),
+                              .model_path = f->given.model,
+                              .waiting_max = f->given.waiting_max,
+                              .sessions = f->given.sessions,
                               .keys = &s->keys,
                               .admin_keys = &s->admin_keys,
-                              .cors_origin = f->cors_origin,
-                              .host = f->host,
-                              .port = (uint16_t)f->port,
-                              .tls = f->key_file ? &s->tls : NULL,
+                              .cors_origin = f->given.cors_origin,
+                              .host = f->given.host,
+                              .port = (uint16_t)f->given.port,
+                              .tls = f->given.key_file ? &s->tls : NULL,
                               .log = &s->log};
   int rc = api_open(&s->api, &served, &e);
   if (rc) return command_error(rc == ERR_ARG ? STATUS_USAGE : STATUS_IO, "%s", e.text);
   tell_address(s);
-  if (f->listen) supervisor_tell("READY=1"); /* its workers may be services that wait for it */
+  if (f->given.listen) supervisor_tell("READY=1"); /* its workers may be services that wait for it */
   rc = service_serve(s->service, &s->model, &e);
   if (rc) return command_error(command_serve_status(rc), "%s", e.text);
   service_run(s->service);
@@ -118,7 +119,7 @@ static int serve_all(serve *s) {
 int command_serve(int argc, char **argv) {
   serve s = {0};
   flags_parse(&s.flags, FLAGS_API, argc, argv);
-  s.log = (logger){"tandem", s.flags.workers.verbose ? LOG_DEBUG : LOG_INFO};
+  s.log = (logger){"tandem", s.flags.given.verbose ? LOG_DEBUG : LOG_INFO};
   int code = read_keys(&s);
   if (code == STATUS_OK) code = read_tls(&s);
   if (code == STATUS_OK) code = prepare(&s);

@@ -45,7 +45,7 @@ static void finish(serve *s) {
 
 static bool has_room(const serve *s) {
   int32_t most = service_capacity(s->service);
-  if (most > s->flags.workers.sessions) most = s->flags.workers.sessions;
+  if (most > s->flags.given.sessions) most = s->flags.given.sessions;
   return s->requests.running_count < most && s->out.queued_size < BACKLOG_MAX;
 }
 
@@ -78,12 +78,12 @@ static int prepare(serve *s) {
   err e = {0};
   request *defaults = &s->flags.request;
   const char *from = s->flags.argument_count ? s->flags.arguments[0] : "-";
-  int rc = text_model_open(&s->model, s->flags.workers.model, &e);
+  int rc = text_model_open(&s->model, s->flags.given.model, &e);
   if (rc == ERR_OK) default_head_use(&s->flags, s->model.file);
   int code = rc ? STATUS_OK : command_context(&s->model, defaults->context, &defaults->context);
   if (code) return code;
-  if (rc == ERR_OK) rc = text_model_load(&s->model, s->flags.template, &e);
-  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
+  if (rc == ERR_OK) rc = text_model_load(&s->model, s->flags.given.template, &e);
+  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_FILE, "%s", e.text);
   s->in_fd = strcmp(from, "-") == 0 ? STDIN_FILENO : open(from, O_RDONLY | O_CLOEXEC);
   output_file_spare(s->in_fd == STDIN_FILENO ? "/dev/stdin" : from);
   return s->in_fd < 0 ? command_error(STATUS_IO, "cannot read %s: %s", from, strerror(errno)) : STATUS_OK;
@@ -111,7 +111,7 @@ static int serve_all(serve *s) {
                                 .log = &s->log,
                                 .service = s->service,
                                 .on_result = on_result,
-                                .accepted_wanted = s->flags.listen != NULL,
+                                .accepted_wanted = s->flags.given.listen != NULL,
                                 .owner = s};
   int rc = service_serve(s->service, &s->model, &e);
   if (rc) return command_error(command_serve_status(rc), "%s", e.text);

@@ -3,7 +3,7 @@
 
 #include "common/base/json_text.h"
 #include "common/base/clock.h"
-#include "common/base/program_flags.h"
+#include "common/command_line/nearest_word.h"
 #include "orchestrator/ledger/ledger_change.h"
 #include "orchestrator/service/result_json.h"
 #include "orchestrator/service/session_line.h"
@@ -17,8 +17,8 @@
 
 static int set_path(command_session_work *w) {
   err e = {0};
-  if (w->flags.ledger)
-    snprintf(w->path, sizeof w->path, "%s", w->flags.ledger);
+  if (w->flags.given.ledger)
+    snprintf(w->path, sizeof w->path, "%s", w->flags.given.ledger);
   else if (ledger_database_default_path(w->path, &e))
     return command_session_error(&e);
   return STATUS_OK;
@@ -28,7 +28,7 @@ static int set_path(command_session_work *w) {
 static int open_ledger(command_session_work *w) {
   err e = {0};
   int rc = ledger_database_open(&w->db, w->path, false, &e);
-  if (rc == ERR_GONE && !w->flags.ledger) return STATUS_OK;
+  if (rc == ERR_GONE && !w->flags.given.ledger) return STATUS_OK;
   if (rc) return command_error(rc == ERR_GONE ? STATUS_IO : command_serve_status(rc), "%s", e.text);
   if (!sqlite3_db_readonly(w->db, "main")) ledger_change_remove_dead(w->db, w->path, NULL);
   return STATUS_OK;
@@ -107,7 +107,7 @@ int command_session_print_json(json_t *object, size_t how) {
 
 typedef struct verb {
   const char *name;
-  flags_command flags;
+  flag_command flags;
   int (*run)(command_session_work *w);
   bool opens; /* it opens the ledger by itself, in a way of its own */
   const char *text;
@@ -174,7 +174,7 @@ int command_session(int argc, char **argv) {
   }
   if (argc < 2)
     return command_error(STATUS_USAGE, "which? Try `tandem session list', or `tandem session --help'");
-  near = program_nearest(argv[1], words, VERB_COUNT);
+  near = nearest_word(argv[1], words, VERB_COUNT);
   return command_error(STATUS_USAGE,
                        "tandem session has no verb '%.40s'%s%s%s; `tandem session --help' tells them",
                        argv[1], near ? ": did you mean " : "", near ? near : "", near ? "?" : "");

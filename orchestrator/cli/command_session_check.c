@@ -38,7 +38,8 @@ static int print_counts(command_session_work *w, const ledger_check_counts *c) {
 /* A ledger that cannot even be opened is damaged, too. */
 static int look(command_session_work *w, ledger_check_counts *c, err *e) {
   int rc = ledger_database_open(&w->db, w->path, false, e);
-  if (rc == ERR_GONE && !w->flags.ledger) return ERR_OK; /* a default ledger that does not exist is empty */
+  if (rc == ERR_GONE && !w->flags.given.ledger)
+    return ERR_OK; /* a default ledger that does not exist is empty */
   if (rc == ERR_OK) return ledger_check(w->db, w->path, print_damage, w, c, e);
   if (rc != ERR_FORMAT) return rc;
   c->damages = 1;
@@ -49,7 +50,7 @@ static int look(command_session_work *w, ledger_check_counts *c, err *e) {
 int command_session_check(command_session_work *w) {
   ledger_check_counts c = {0};
   err e = {0};
-  w->list = w->flags.json ? json_array() : NULL;
+  w->list = w->flags.given.json ? json_array() : NULL;
   int rc = look(w, &c, &e);
   if (rc) return command_error(rc == ERR_GONE ? STATUS_IO : command_serve_status(rc), "%s", e.text);
   int code = print_counts(w, &c);

@@ -77,7 +77,7 @@ static int print_all(export *x) {
 /* ---- where to ---- */
 
 static int print_sessions(export *x) {
-  if (x->w->flags.all) return print_all(x);
+  if (x->w->flags.given.all) return print_all(x);
   ledger_session s;
   int code = command_session_load(x->w, &s);
   if (code) return code;
@@ -105,7 +105,7 @@ static int print_to_file(export *x, const char *path) {
 
 int command_session_export(command_session_work *w) {
   export x = {.w = w, .to = stdout};
-  int code = w->flags.output ? print_to_file(&x, w->flags.output) : print_sessions(&x);
+  int code = w->flags.given.output ? print_to_file(&x, w->flags.given.output) : print_sessions(&x);
   if (fflush(stdout) != 0) code = command_error(STATUS_IO, "cannot write to stdout");
   free(x.ids);
   return code;

@@ -82,7 +82,7 @@ static int take_line(import *m) {
   int code = STATUS_OK;
   if (session_line_read(m->line, m->size, &s, &e))
     code = refuse(m, &e, false);
-  else if (ledger_import(m->w->db, m->w->path, &s, m->w->flags.replace, &how, &e))
+  else if (ledger_import(m->w->db, m->w->path, &s, m->w->flags.given.replace, &how, &e))
     code = refuse(m, &e, true);
   else
     tell(m, &s, how);

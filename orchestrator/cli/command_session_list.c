@@ -54,15 +54,16 @@ static void list_line(void *context, const ledger_line *l) {
 int command_session_list(command_session_work *w) {
   const logger log = {"tandem", LOG_INFO};
   err e = {0};
-  w->list = w->flags.json ? json_array() : NULL;
+  w->list = w->flags.given.json ? json_array() : NULL;
   ledger_totals total = {0};
   const flags *f = &w->flags;
-  int rc = w->db ? ledger_query_list(w->db, w->path, f->limit, f->all, list_line, w, &total, &e) : ERR_OK;
+  int rc = w->db ? ledger_query_list(w->db, w->path, f->given.limit, f->given.all, list_line, w, &total, &e)
+                 : ERR_OK;
   if (rc) return command_session_error(&e);
-  if (f->limit && total.listed > f->limit)
+  if (f->given.limit && total.listed > f->given.limit)
     fprintf(stderr, "tandem: %lld older ones are not shown: --limit N shows N, --limit 0 all\n",
-            (long long)(total.listed - f->limit));
-  if (total.by_hand && !f->all)
+            (long long)(total.listed - f->given.limit));
+  if (total.by_hand && !f->given.all)
     fprintf(stderr, "tandem: %lld that were ended are not shown: --all shows them\n",
             (long long)total.by_hand);
   if (w->list)

@@ -1,4 +1,5 @@
 /* tandem session resume: goes on with a session as it began. */
+#include "common/command_line/flag_value.h"
 #include "orchestrator/cli/command_session.h"
 #include "orchestrator/ledger/ledger_change.h"
 #include "orchestrator/service/session_about.h"
@@ -35,10 +36,10 @@ static int check_unfinished(command_session_work *w, ledger_session *s, err *e) 
 /* Drafted as before, unless flags say how; or, where that cannot be any more, as a new one would be: no draft
  * changes a token. Older ledgers and --listen say nothing of a model. */
 static void take_draft(flags *f, const session_about *about) {
-  worker_settings *w = &f->workers;
+  flag_values *w = &f->given;
   const char *draft = about->draft;
   err e = {0};
-  if (!w->draft && f->listen) w->draft = draft && strcmp(draft, "none") == 0 ? "none" : "any";
+  if (!w->draft && f->given.listen) w->draft = draft && strcmp(draft, "none") == 0 ? "none" : "any";
   if (w->draft) return;
   w->draft = draft && strcmp(draft, "any") != 0 ? draft : "ngram";
   w->draft_model = about->draft_model;
@@ -67,12 +68,12 @@ static int take_request(request *r, ledger_session *s, const session_about *abou
 }
 
 static int take_session(flags *f, ledger_session *s, const session_about *about, err *e) {
-  worker_settings *w = &f->workers;
+  flag_values *w = &f->given;
   bool new_draft = w->draft != NULL;
   if (!w->model) w->model = s->model;
   if (!w->model) return err_set(e, ERR_ARG, "the ledger does not know the model: give it with -m");
   take_draft(f, about);
-  w->math = about->math ? about->math : "int8";
+  w->math = about->math ? flag_word_number(flag_of(FLAG_math), about->math) : flag_defaults.math;
   f->request.speculate = strcmp(w->draft, "none") != 0;
   return take_request(&f->request, s, about, new_draft, e);
 }

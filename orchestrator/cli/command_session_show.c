@@ -67,7 +67,7 @@ void command_session_close_vocabulary(command_session_vocabulary *v) {
 
 /* Without the model, or with another one, there are ids only. */
 static texts read_texts(command_session_work *w, const ledger_session *s, const session_about *about) {
-  const char *path = w->flags.workers.model ? w->flags.workers.model : s->model;
+  const char *path = w->flags.given.model ? w->flags.given.model : s->model;
   text_model *m = &w->vocabulary.model;
   err e = {0};
   texts t = {0};
@@ -170,7 +170,7 @@ int command_session_show(command_session_work *w) {
   session_about about;
   session_about_read(&about, s.about);
   texts t = read_texts(w, &s, &about);
-  if (w->flags.json)
+  if (w->flags.given.json)
     code = command_session_print_json(session_json(&s, &t, &about),
                                       JSON_INDENT(1) | JSON_REAL_PRECISION(SESSION_LINE_DIGITS));
   else

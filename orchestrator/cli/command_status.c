@@ -91,14 +91,14 @@ int command_status(int argc, char **argv) {
   sqlite3 *db = NULL;
   flags_parse(&f, FLAGS_STATUS, argc, argv);
   command_clean_stdout();
-  report r = {.json = f.json, .list = json_array()};
+  report r = {.json = f.given.json, .list = json_array()};
   int rc = ERR_OK;
-  if (f.ledger)
-    snprintf(path, sizeof path, "%s", f.ledger);
+  if (f.given.ledger)
+    snprintf(path, sizeof path, "%s", f.given.ledger);
   else
     rc = ledger_database_default_path(path, &e);
   if (rc == ERR_OK) rc = ledger_database_open(&db, path, false, &e);
-  bool absent = rc == ERR_GONE && !f.ledger;
+  bool absent = rc == ERR_GONE && !f.given.ledger;
   if (rc == ERR_OK) rc = ledger_query_orchestrators(db, path, each, &r, &e);
   int code = rc && !absent
                  ? command_error(rc == ERR_GONE ? STATUS_IO : command_serve_status(rc), "%s", e.text)

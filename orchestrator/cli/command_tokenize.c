@@ -46,7 +46,7 @@ static int tokenize(const flags *f, const text_model *m, input_file *in) {
     code = command_error(code == ERR_NOMEM ? STATUS_FAILED : STATUS_INPUT, "%s", e.text);
   } else {
     command_warn_dropped(ids.dropped_bytes);
-    code = f->json ? print_json(m, &ids) : print_ids(&ids);
+    code = f->given.json ? print_json(m, &ids) : print_ids(&ids);
   }
   tokenizer_ids_fini(&ids);
   return code;
@@ -135,7 +135,7 @@ static int detokenize(const flags *f, const text_model *m, input_file *in) {
 
 /* ---- both ---- */
 
-static int over_stdin(flags_command command, int argc, char **argv, size_t size_max,
+static int over_stdin(flag_command command, int argc, char **argv, size_t size_max,
                       int (*convert)(const flags *f, const text_model *m, input_file *in)) {
   flags f;
   text_model m;
@@ -143,11 +143,11 @@ static int over_stdin(flags_command command, int argc, char **argv, size_t size_
   err e = {0};
   flags_parse(&f, command, argc, argv);
   command_clean_stdout();
-  int code = command_open_model(&m, f.workers.model);
+  int code = command_open_model(&m, f.given.model);
   if (code) return code;
   if (text_model_needs_text(&m, &e)) {
     text_model_close(&m);
-    return command_error(STATUS_MODEL, "%s", e.text);
+    return command_error(STATUS_FILE, "%s", e.text);
   }
   int rc = input_file_read(&in, "-", size_max, &e);
   if (rc)

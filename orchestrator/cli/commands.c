@@ -65,7 +65,7 @@ int command_open_model(text_model *m, const char *path) {
   if (rc == ERR_OK) rc = text_model_load(m, NULL, &e);
   if (rc == ERR_OK) return STATUS_OK;
   text_model_close(m);
-  return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
+  return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_FILE, "%s", e.text);
 }
 
 void command_warn_dropped(size_t bytes) {
@@ -88,15 +88,15 @@ static void tell_new_ledger(void *owner, const char *path) {
 }
 
 service_options command_service_options(const flags *f, int32_t context, const logger *log) {
-  service_options o = {.workers = f->workers,
+  service_options o = {.workers = f->given,
                        .with_draft = flags_wants_draft(f),
-                       .listen = f->listen,
-                       .keys = f->keys,
-                       .allow_plaintext = f->insecure_bind,
+                       .listen = f->given.listen,
+                       .keys = f->given.keys,
+                       .allow_plaintext = f->given.insecure_bind,
                        .draft_may_follow = f->command == FLAGS_SERVE,
-                       .target_wait_s = f->wait,
-                       .ledger = f->ledger,
-                       .ledger_mode = f->ledger_mode,
+                       .target_wait_s = f->given.wait,
+                       .ledger = f->given.ledger,
+                       .ledger_mode = f->given.ledger_mode,
                        .command = flags_command_name(f->command),
                        .log = log,
                        .on_new_ledger = tell_new_ledger};
@@ -117,7 +117,7 @@ int command_prompt_error(const err *e) {
 
 FILE *command_closing_open(command_closing *c, const flags *f) {
   *c = (command_closing){0};
-  if (f->workers.log_format == LOG_AS_JSON) c->collected = open_memstream(&c->text, &c->size);
+  if (f->given.log_format == LOG_AS_JSON) c->collected = open_memstream(&c->text, &c->size);
   return c->collected ? c->collected : stderr;
 }
 
@@ -137,7 +137,7 @@ int command_end_queue(const request_queue *q, const flags *f) {
   command_warn_dropped(q->dropped_bytes);
   command_closing closing;
   FILE *to = command_closing_open(&closing, f);
-  closing_lines_print_queue(to, q, flags_wants_draft(f) ? f->workers.draft : "none");
+  closing_lines_print_queue(to, q, flags_wants_draft(f) ? f->given.draft : "none");
   command_closing_close(&closing);
   if (q->out_of_memory) return command_error(STATUS_FAILED, "out of memory");
   if (service_signal(q->service)) return command_signal_status(service_signal(q->service));

@@ -4,7 +4,7 @@
 
 #include "common/base/err.h"
 #include "orchestrator/cli/flags.h"
-#include "orchestrator/cli/exit_status.h"
+#include "common/base/exit_status.h"
 #include "orchestrator/service/request_queue.h"
 #include <stdio.h>
 
@@ -16,6 +16,7 @@ int command_tokenize(int argc, char **argv);
 int command_detokenize(int argc, char **argv);
 int command_convert_head(int argc, char **argv);
 int command_keygen(int argc, char **argv);
+int command_config(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_bench_speculation(int argc, char **argv);
@@ -45,7 +46,7 @@ exit_status command_trouble(const service *s, const err *trouble);
 /* Exit status for an error of service_serve, or of the ledger. */
 exit_status command_serve_status(int code);
 /* Opens a model and reads its vocabulary (a file without weights will do), and says what is wrong with it.
- * Returns STATUS_OK, STATUS_MODEL or STATUS_FAILED. */
+ * Returns STATUS_OK, STATUS_FILE or STATUS_FAILED. */
 int command_open_model(text_model *m, const char *path);
 /* The options of a service that follow from these flags, for sessions of `context` tokens; the command sets
  * the callbacks itself. */

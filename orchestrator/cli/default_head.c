@@ -11,11 +11,11 @@ static const char *const folders_of_heads[] = {"../share/tandem/heads", "../../.
 #define FOLDER_COUNT ((int)(sizeof folders_of_heads / sizeof *folders_of_heads))
 
 void default_head_use_from(flags *f, const model_file *target, const char *const *folders, int count) {
-  if (!f->draft_by_default || f->listen || f->request.budget == 0) return;
+  if (!f->draft_by_default || f->given.listen || f->request.budget == 0) return;
   for (int i = 0; i < count; i++) {
     if (!head_lookup_find(folders[i], target, f->head)) continue;
-    f->workers.draft = FLAGS_HEAD_DRAFT;
-    f->workers.draft_model = f->head;
+    f->given.draft = FLAGS_HEAD_DRAFT;
+    f->given.draft_model = f->head;
     output_file_spare(f->head);
     return;
   }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/file/model_file.h"
-#include "orchestrator/cli/flags_table.h"
+#include "orchestrator/cli/flags.h"
 
 /* Where the user has named no draft and no budget of 0, and a head for this model lies in the folder `heads`
  * of the sources that this program was built from, or in the one that was installed with it: drafts with that

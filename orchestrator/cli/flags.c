@@ -1,58 +1,158 @@
 #include "orchestrator/cli/flags.h"
 
 #include "common/base/cpus.h"
+#include "common/base/exit_status.h"
+#include "common/base/log.h"
 #include "common/base/output_file.h"
 #include "common/base/program.h"
+#include "common/base/utf8.h"
+#include "common/command_line/draft_methods.h"
+#include "common/command_line/flag_reader.h"
 #include "common/file/head_lookup.h"
 #include "common/text/chat_template.h"
-#include "common/base/utf8.h"
-#include "orchestrator/cli/exit_status.h"
-#include "orchestrator/cli/flags_table.h"
+#include "orchestrator/cli/command_table.h"
 #include "orchestrator/cli/input_file.h"
 #include "orchestrator/cli/show.h"
 #include "orchestrator/ledger/ledger_database.h"
-#include "wire/draft_methods.h"
 #include "wire/endpoint.h"
 #include "wire/keys.h"
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define SEED_BITS 53 /* of a random seed: every JSON reader keeps it exactly */
+#define SEED_BITS              53        /* of a random seed: every JSON reader keeps it exactly */
+#define GRAMMAR_FILE_MAX       (1 << 20) /* bytes of a grammar or a schema */
+#define SESSIONS_DEFAULT       4         /* of batch and serve */
+#define SESSIONS_SERVE_WORKERS 64
 
-/* ---- values ---- */
+/* ---- values that are read here ---- */
 
-static uint64_t to_seed(struct argp_state *state, const char *text) {
-  int64_t value;
-  err e = {0};
-  if (program_int("--seed", text, 0, INT64_MAX, &value, &e)) argp_error(state, "%s", e.text);
-  return (uint64_t)value;
-}
-
-static const char *to_word(struct argp_state *state, const char *name, const char *text, const char *a,
-                           const char *b) {
-  err e = {0};
-  if (program_choice(name, text, (const char *[]){a, b}, 2, &e) < 0) argp_error(state, "%s", e.text);
-  return text;
-}
-
-static int to_show(struct argp_state *state, const char *text) {
+static int set_show(flags *f, const char *text, err *e) {
   static const char *const words[] = {"never", "auto", "always"}; /* as show_when counts */
-  err e = {0};
-  int at = text ? program_choice("--show", text, words, 3, &e) : SHOW_AUTO;
-  if (at < 0) argp_error(state, "%s", e.text);
-  return at;
+  int at = text ? program_choice("--show", text, words, 3, e) : SHOW_AUTO;
+  if (at >= 0) f->show = at;
+  return at < 0 ? at : ERR_OK;
 }
 
-static const char *to_template(struct argp_state *state, const char *text) {
+static int check_template(const char *text, err *e) {
   char names[CHAT_TEMPLATE_NAMES_MAX];
   chat_template_names(names);
-  if (!chat_template_known(text)) argp_error(state, "unknown template '%s': those known are %s", text, names);
-  return text;
+  return chat_template_known(text)
+             ? ERR_OK
+             : err_set(e, ERR_ARG, "unknown template '%s': those known are %s", text, names);
 }
+
+/* Microseconds of "30d", "12h", "45m" or "10s". */
+static int set_age(flags *f, const char *text, err *e) {
+  static const char units[] = "smhd";
+  static const int64_t seconds[] = {1, 60, 3600, 86400};
+  char *end;
+  errno = 0;
+  int64_t n = strtoll(text, &end, 10), second = 1000000;
+  const char *unit = *end ? strchr(units, *end) : NULL;
+  if (*text < '0' || *text > '9' || !unit || end[1] || errno ||
+      n > INT64_MAX / second / seconds[unit - units])
+    return err_set(e, ERR_ARG,
+                   "--older-than is '%s', but must be a number and its unit: 30d, 12h, 45m or 10s", text);
+  f->older_us = n * seconds[unit - units] * second;
+  return ERR_OK;
+}
+
+static int check_ledger(const flags *f, const char *text, err *e) {
+  if (!*text) return err_set(e, ERR_ARG, "--ledger is empty: give a FILE, or none");
+  if (f->command >= FLAGS_STATUS && strcmp(text, "none") == 0)
+    return err_set(e, ERR_ARG, "--ledger none has no sessions: give a FILE, or leave it out");
+  return ERR_OK;
+}
+
+/* TOKEN(+|-)VALUE */
+static int add_bias(flags *f, const char *text, err *e) {
+  char digits[16] = "", *end;
+  size_t size = strspn(text, "0123456789");
+  const char *value = text + size;
+  int64_t token = -1;
+  if (size > 0 && size < sizeof digits) memcpy(digits, text, size);
+  if ((*value != '+' && *value != '-') || program_int("TOKEN", digits, 0, INT32_MAX, &token, e))
+    return err_set(e, ERR_ARG, "--logit-bias is TOKEN+VALUE or TOKEN-VALUE, such as 15043-100, not '%s'",
+                   text);
+  float x = strtof(value, &end);
+  if (*end || end == value || !(x >= -SAMPLER_BIAS_VALUE_MAX && x <= SAMPLER_BIAS_VALUE_MAX))
+    return err_set(e, ERR_ARG, "VALUE of --logit-bias %s must be a number from %g to %g", text,
+                   (double)-SAMPLER_BIAS_VALUE_MAX, (double)SAMPLER_BIAS_VALUE_MAX);
+  err why = {0};
+  int rc = request_add_bias(&f->request, (int32_t)token, x, &why);
+  return rc ? err_set(e, rc, "--logit-bias: %s", why.text) : ERR_OK;
+}
+
+/* One of --grammar, --grammar-file, --json-schema and --json-schema-file. */
+static int set_grammar(flags *f, flag_id id, const char *text, err *e) {
+  bool file = id == FLAG_grammar_file || id == FLAG_json_schema_file;
+  bool schema = id == FLAG_json_schema || id == FLAG_json_schema_file;
+  input_file in = {0};
+  if (f->request.grammar) return err_set(e, ERR_ARG, "--grammar and --json-schema: give one of them, once");
+  int rc = file ? input_file_read(&in, text, GRAMMAR_FILE_MAX, e) : ERR_OK;
+  const char *content = file ? in.data : text;
+  if (rc == ERR_OK && file && strlen(content) != in.size) rc = err_set(e, ERR_FORMAT, "%s holds a NUL", text);
+  if (rc == ERR_OK)
+    rc = schema ? request_set_schema_text(&f->request, content, e)
+                : request_set_grammar(&f->request, content, e);
+  if (file) input_file_fini(&in);
+  return rc;
+}
+
+static bool is_model(const char *text) {
+  const char *end = strrchr(text, '.');
+  return end && strcmp(end, ".gguf") == 0;
+}
+
+/* A model's path among the arguments is there for want of -m; words of a prompt are, for want of quotes. */
+static const char *missing_before(const flags *f, const char *text) {
+  const char *first = f->argument_count > 0 ? f->arguments[0] : text;
+  bool model = !f->given.model && !command_table[f->command].without_model;
+  if (model && (is_model(first) || is_model(text))) return ": -m goes before the model's path";
+  return f->command == FLAGS_RUN ? ": put the prompt in quotes, or give - and the prompt on stdin" : "";
+}
+
+static int add_argument(void *context, const char *text, err *e) {
+  flags *f = context;
+  if (f->argument_count == command_table[f->command].arguments_max)
+    return err_set(e, ERR_ARG, "'%s' is one argument too many%s", text, missing_before(f, text));
+  f->arguments[f->argument_count++] = text;
+  return ERR_OK;
+}
+
+static int take_own(void *context, flag_id id, const char *text, err *e) {
+  flags *f = context;
+  switch (id) {
+  case FLAG_stop:
+    return request_add_stop(&f->request, "--stop", text, strlen(text), e);
+  case FLAG_logit_bias:
+    return add_bias(f, text, e);
+  case FLAG_system:
+    return request_set_system(&f->request, text, e);
+  case FLAG_template:
+    return check_template(text, e);
+  case FLAG_older:
+    return set_age(f, text, e);
+  case FLAG_ledger:
+    return check_ledger(f, text, e);
+  case FLAG_show:
+    return set_show(f, text, e);
+  case FLAG_tree:
+    if (!text) f->given.tree = "";
+    return ERR_OK;
+  case FLAG_prompt:
+    return add_argument(f, text, e);
+  case FLAG_pin: /* the target reads it */
+    return ERR_OK;
+  default:
+    return set_grammar(f, id, text, e);
+  }
+}
+
+/* ---- the draft ---- */
 
 static int check_replay(const char *draft, const char *file, err *e) {
   char path[PATH_MAX];
@@ -66,316 +166,156 @@ static int check_replay(const char *draft, const char *file, err *e) {
                        strerror(errno));
 }
 
-int flags_check_draft(const worker_settings *w, err *e) {
+int flags_check_draft(const flag_values *v, err *e) {
   draft_methods m = {.count = 0};
-  bool none = strcmp(w->draft, "none") == 0;
-  int rc = none ? ERR_OK : draft_methods_parse(&m, w->draft, e);
-  if (rc == ERR_OK && m.replay) rc = check_replay(w->draft, m.replay, e);
+  bool none = strcmp(v->draft, "none") == 0;
+  int rc = none ? ERR_OK : draft_methods_parse(&m, v->draft, e);
+  if (rc == ERR_OK && m.replay) rc = check_replay(v->draft, m.replay, e);
   if (rc != ERR_OK) return rc;
-  bool model = w->draft_model || w->draft_layers;
+  bool model = v->draft_model || v->draft_layers;
   bool named = draft_methods_have(&m, DRAFT_MODEL) || draft_methods_have(&m, DRAFT_EAGLE3);
   if (model && !named && !none)
-    return err_set(e, ERR_ARG, "--draft %s is no model: leave it out, or -md and --draft-layers", w->draft);
+    return err_set(e, ERR_ARG, "--draft %s is no model: leave it out, or -md and --draft-layers", v->draft);
   if (named && !model)
-    return err_set(e, ERR_ARG, "--draft %s needs -md FILE%s", w->draft,
+    return err_set(e, ERR_ARG, "--draft %s needs -md FILE%s", v->draft,
                    draft_methods_have(&m, DRAFT_MODEL) ? " or --draft-layers N" : ", the head");
-  if (w->draft_model && access(w->draft_model, R_OK) != 0)
-    return err_set(e, ERR_ARG, "-md: cannot read '%s': %s", w->draft_model, strerror(errno));
+  if (v->draft_model && access(v->draft_model, R_OK) != 0)
+    return err_set(e, ERR_ARG, "-md: cannot read '%s': %s", v->draft_model, strerror(errno));
   return ERR_OK;
 }
 
-/* Microseconds of "30d", "12h", "45m" or "10s". */
-static int64_t to_age(struct argp_state *state, const char *text) {
-  static const char units[] = "smhd";
-  static const int64_t seconds[] = {1, 60, 3600, 86400};
-  char *end;
-  errno = 0;
-  int64_t n = strtoll(text, &end, 10), second = 1000000;
-  const char *unit = *end ? strchr(units, *end) : NULL;
-  if (*text < '0' || *text > '9' || !unit || end[1] || errno ||
-      n > INT64_MAX / second / seconds[unit - units])
-    argp_error(state, "--older-than is '%s', but must be a number and its unit: 30d, 12h, 45m or 10s", text);
-  return n * seconds[unit - units] * second;
-}
-
-static const char *to_ledger(const flags *f, struct argp_state *state, const char *text) {
-  if (!*text) argp_error(state, "--ledger is empty: give a FILE, or none");
-  if (f->command >= FLAGS_STATUS && strcmp(text, "none") == 0)
-    argp_error(state, "--ledger none has no sessions: give a FILE, or leave it out");
-  return text;
-}
-
-/* ---- the parser ---- */
-
-static void add_stop(flags *f, struct argp_state *state, const char *text) {
-  err e = {0};
-  if (request_add_stop(&f->request, "--stop", text, strlen(text), &e)) argp_error(state, "%s", e.text);
-}
-
-/* TOKEN(+|-)VALUE */
-static void add_bias(flags *f, struct argp_state *state, const char *text) {
-  char digits[16] = "", *end;
-  size_t size = strspn(text, "0123456789");
-  const char *value = text + size;
-  int64_t token = -1;
-  err e = {0};
-  if (size > 0 && size < sizeof digits) memcpy(digits, text, size);
-  if ((*value != '+' && *value != '-') || program_int("TOKEN", digits, 0, INT32_MAX, &token, &e))
-    argp_error(state, "--logit-bias is TOKEN+VALUE or TOKEN-VALUE, such as 15043-100, not '%s'", text);
-  float x = strtof(value, &end);
-  if (*end || end == value || !(x >= -SAMPLER_BIAS_VALUE_MAX && x <= SAMPLER_BIAS_VALUE_MAX))
-    argp_error(state, "VALUE of --logit-bias %s must be a number from %g to %g", text,
-               (double)-SAMPLER_BIAS_VALUE_MAX, (double)SAMPLER_BIAS_VALUE_MAX);
-  if (request_add_bias(&f->request, (int32_t)token, x, &e)) argp_error(state, "--logit-bias: %s", e.text);
-}
-
-/* One of --grammar, --grammar-file, --json-schema and --json-schema-file. */
-static void set_grammar(flags *f, int key, struct argp_state *state, const char *text) {
-  bool file = key == KEY_GRAMMAR_FILE || key == KEY_JSON_SCHEMA_FILE;
-  bool schema = key == KEY_JSON_SCHEMA || key == KEY_JSON_SCHEMA_FILE;
-  input_file in = {0};
-  err e = {0};
-  if (f->request.grammar) argp_error(state, "--grammar and --json-schema: give one of them, once");
-  int rc = file ? input_file_read(&in, text, FLAGS_GRAMMAR_FILE_MAX, &e) : ERR_OK;
-  const char *content = file ? in.data : text;
-  if (rc == ERR_OK && file && strlen(content) != in.size)
-    rc = err_set(&e, ERR_FORMAT, "%s holds a NUL", text);
-  if (rc == ERR_OK)
-    rc = schema ? request_set_schema_text(&f->request, content, &e)
-                : request_set_grammar(&f->request, content, &e);
-  if (file) input_file_fini(&in);
-  if (rc) argp_error(state, "%s", e.text);
-}
-
-static void set_system(flags *f, struct argp_state *state, const char *text) {
-  err e = {0};
-  if (request_set_system(&f->request, text, &e)) argp_error(state, "%s", e.text);
-}
-
-static bool is_model(const char *text) {
-  const char *end = strrchr(text, '.');
-  return end && strcmp(end, ".gguf") == 0;
-}
-
-/* A model's path among the arguments is there for want of -m; words of a prompt are, for want of quotes. */
-static const char *missing_before(const flags *f, const char *text) {
-  const char *first = f->argument_count > 0 ? f->arguments[0] : text;
-  bool model = !f->workers.model && !flags_table_commands[f->command].without_model;
-  if (model && (is_model(first) || is_model(text))) return ": -m goes before the model's path";
-  return f->command == FLAGS_RUN ? ": put the prompt in quotes, or give - and the prompt on stdin" : "";
-}
-
-static void add_argument(flags *f, struct argp_state *state, const char *text) {
-  const flags_table_command *shape = &flags_table_commands[f->command];
-  if (f->argument_count == shape->arguments_max)
-    argp_error(state, "'%s' is one argument too many%s", text, missing_before(f, text));
-  f->arguments[f->argument_count++] = text;
-}
-
 /* -md and --draft-layers mean --draft model, or with a head eagle3,ngram. A list without it beside them is a
- * contradiction, unless one of the two comes from the environment only. */
-static void check_draft(flags *f, struct argp_state *state) {
-  err e = {0};
-  bool has_model = f->workers.draft && draft_methods_compute(f->workers.draft);
-  if (f->command == FLAGS_DOCTOR) return; /* reports what is wrong with it among its checks */
-  if (f->draft_by_variable && f->workers.draft && !has_model)
-    f->workers.draft_model = NULL, f->workers.draft_layers = 0;
-  bool model = f->workers.draft_model || f->workers.draft_layers;
-  if (f->method_by_variable && model) f->workers.draft = NULL;
-  if (!f->workers.draft && !model && f->command == FLAGS_RESUME) return; /* the draft stays as it was */
-  bool head = f->workers.draft_model && head_lookup_is_head(f->workers.draft_model);
-  f->draft_by_default = !f->workers.draft && !model;
-  if (!f->workers.draft) f->workers.draft = head ? FLAGS_HEAD_DRAFT : model ? "model" : "ngram";
-  if (flags_check_draft(&f->workers, &e)) argp_error(state, "%s", e.text);
+ * contradiction, unless one of the two comes from the environment or a file only. */
+static int settle_draft(flags *f, err *e) {
+  flag_values *v = &f->given;
+  bool model_typed = v->from[FLAG_draft_model] == FLAG_FROM_COMMAND_LINE ||
+                     v->from[FLAG_draft_layers] == FLAG_FROM_COMMAND_LINE;
+  bool named = v->draft && draft_methods_compute(v->draft);
+  if (f->command == FLAGS_DOCTOR) return ERR_OK; /* reports what is wrong with it among its checks */
+  if (!model_typed && v->draft && !named) v->draft_model = NULL, v->draft_layers = 0;
+  bool model = v->draft_model || v->draft_layers;
+  if (model && v->from[FLAG_draft] != FLAG_FROM_COMMAND_LINE) v->draft = NULL;
+  if (!v->draft && !model && f->command == FLAGS_RESUME) return ERR_OK; /* the draft stays as it was */
+  bool head = v->draft_model && head_lookup_is_head(v->draft_model);
+  f->draft_by_default = !v->draft && !model;
+  if (!v->draft) v->draft = head ? FLAGS_HEAD_DRAFT : model ? "model" : "ngram";
+  return flags_check_draft(v, e);
 }
 
-typedef struct worker_flag {
-  int key;
-  const char *name;
-} worker_flag;
+/* ---- what fits together ---- */
 
-static const worker_flag worker_flags[] = {{KEY_THREADS, "--threads"},
-                                           {KEY_PIN, "--pin"},
-                                           {KEY_DEVICE, "--device"},
-                                           {KEY_DRAFT_DEVICE, "--draft-device"},
-                                           {KEY_MATH, "--math"},
-                                           {KEY_KV, "--kv"},
-                                           {KEY_KV_BLOCKS, "--kv-blocks"},
-                                           {KEY_KV_MEMORY, "--kv-memory"},
-                                           {KEY_DRAFT_KV_MEMORY, "--draft-kv-memory"},
-                                           {KEY_MODEL_DRAFT, "-md"},
-                                           {KEY_DRAFT_LAYERS, "--draft-layers"},
-                                           {KEY_DRAFT_THREADS, "--draft-threads"},
-                                           {KEY_DRAFT_CONTEXT, "--draft-ctx"},
-                                           {KEY_REPACK_CACHE, "--repack-cache"},
-                                           {KEY_TREE, "--tree"}};
-
-/* Remembers flags that are meant for workers. Variables of the environment also reach workers that others
- * start, so they contradict nothing. */
-static void note_worker_flag(flags *f, int key, const char *text, bool by_variable) {
-  if (key == KEY_MODEL_DRAFT || key == KEY_DRAFT_LAYERS) f->draft_by_variable = by_variable;
-  if (key == KEY_DRAFT) f->method_by_variable = by_variable;
-  if (key == KEY_KV_BLOCKS) f->blocks_by_variable = by_variable;
-  if (by_variable) return;
-  for (size_t i = 0; i < sizeof worker_flags / sizeof *worker_flags; i++)
-    if (worker_flags[i].key == key) f->for_workers = worker_flags[i].name;
-  if (key == KEY_DRAFT && strcmp(text, "none") != 0) f->for_workers = "--draft METHOD";
+/* A flag that was typed and is meant for workers that tandem starts; NULL: none. Variables and files may be
+ * meant for workers that others start as well, so they contradict nothing. */
+static const char *worker_flag(const flags *f) {
+  for (int i = 0; i < flag_row_count; i++) {
+    const flag_row *r = &flag_rows[i];
+    bool both = r->id == FLAG_model || r->id == FLAG_sessions || r->id == FLAG_log_format;
+    bool plain = r->id == FLAG_draft && f->given.draft && strcmp(f->given.draft, "none") == 0;
+    if ((r->target || r->draft) && !both && !plain && f->given.from[r->id] == FLAG_FROM_COMMAND_LINE)
+      return r->name;
+  }
+  return NULL;
 }
 
-static void check_listening(flags *f, struct argp_state *state) {
-  err e = {0};
-  if (!f->listen && f->command == FLAGS_SERVE)
-    argp_error(state, "where do the workers register? Give --listen ENDPOINT, ipc://PATH or tcp://HOST:PORT");
-  if (!f->listen && (f->wait || f->insecure_bind))
-    argp_error(state, "--wait and --insecure-bind go with --listen ENDPOINT: give that too, or drop them");
-  if (!f->listen && f->workers_from == FLAGS_WORKERS_WAIT)
-    argp_error(state, "where do the workers register? Give --listen ENDPOINT, ipc://PATH or tcp://HOST:PORT");
-  if (!f->listen) return;
-  if (endpoint_check(f->listen, &e)) argp_error(state, "--listen: %s", e.text);
-  if (f->for_workers)
-    argp_error(state,
-               "%s is for programs that tandem starts; with --listen give it to them where you start them",
-               f->for_workers);
-  if (f->workers.draft && strcmp(f->workers.draft, "none") != 0) f->workers.draft = "any";
+static int check_listening(flags *f, err *e) {
+  static const char where[] =
+      "where do the workers register? Give --listen ENDPOINT, ipc://PATH or tcp://HOST:PORT";
+  const flag_values *v = &f->given;
+  const char *for_workers = worker_flag(f);
+  if (!v->listen && (f->command == FLAGS_SERVE || v->workers_from)) return err_set(e, ERR_ARG, "%s", where);
+  if (!v->listen && (v->wait || v->insecure_bind))
+    return err_set(e, ERR_ARG,
+                   "--wait and --insecure-bind go with --listen ENDPOINT: give that too, or drop them");
+  if (!v->listen) return ERR_OK;
+  err why = {0};
+  int rc = endpoint_check(v->listen, &why);
+  if (rc) return err_set(e, rc, "--listen: %s", why.text);
+  if (for_workers)
+    return err_set(
+        e, ERR_ARG,
+        "--%s is for programs that tandem starts; with --listen give it to them where you start them",
+        for_workers);
+  if (v->draft && strcmp(v->draft, "none") != 0) f->given.draft = "any";
+  return ERR_OK;
 }
 
-static void check_whole(flags *f, struct argp_state *state) {
-  const flags_table_command *shape = &flags_table_commands[f->command];
-  err e = {0};
-  check_draft(f, state);
-  check_listening(f, state);
-  bool own = f->command == FLAGS_CONVERT; /* its arguments are such files themselves */
-  if (!f->workers.model && !shape->without_model && !own && f->argument_count > 0 &&
-      is_model(f->arguments[0]))
-    argp_error(state, "no model: -m goes before the model's path, %s", f->arguments[0]);
-  if (!f->workers.model && !shape->without_model)
-    argp_error(state, "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches the default one)");
-  if (f->blocks_by_variable && strcmp(f->workers.kv, "virtual") != 0) f->workers.kv_blocks = 0;
-  if (f->workers.kv_blocks && strcmp(f->workers.kv, "virtual") != 0)
-    argp_error(state, "--kv-blocks is the size of a virtual cache: give --kv virtual too");
+/* What is there and cannot be, or is missing. */
+static int check_rules(const flags *f, bool chat, err *e) {
+  const flag_values *v = &f->given;
+  const command_table_row *shape = &command_table[f->command];
+  bool named = f->argument_count > 0, no_model = !v->model && !shape->without_model;
+  bool own = f->command == FLAGS_CONVERT; /* its arguments are models themselves */
+  const struct {
+    bool wrong;
+    const char *why;
+  } rules[] = {
+      {no_model, "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches the default one)"},
+      {v->kv_blocks && v->kv == 0, "--kv-blocks is the size of a virtual cache: give --kv virtual too"},
+      {!v->certificate_file != !v->key_file,
+       "--ssl-cert-file and --ssl-key-file go together: give both, or neither"},
+      {f->older_us >= 0 && named, "an ID and --older-than: give one of them"},
+      {v->all && named, "an ID and --all: give one of them"},
+      {f->argument_count < shape->arguments_min && !chat && f->older_us < 0 && !v->all, shape->missing},
+      {f->command == FLAGS_ROLLBACK && v->to < 0, "how much stays? Give --to N, in tokens of the answer"},
+      {chat && (v->raw || v->json),
+       "a conversation takes neither --raw nor --json: give a prompt, or drop them"},
+      {chat && v->compare, "--compare answers one prompt twice: give it"},
+      {v->compare && !flags_wants_draft(f),
+       "--compare needs a draft to compare with: drop --draft none, or --budget 0"},
+      {v->raw && f->request.system,
+       "--system goes into the chat template, which --raw leaves out: drop one of them"},
+      {v->raw && v->template, "--chat-template names what --raw leaves out: drop one of them"},
+  };
+  if (no_model && !own && named && is_model(f->arguments[0]))
+    return err_set(e, ERR_ARG, "no model: -m goes before the model's path, %s", f->arguments[0]);
+  for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+    if (rules[i].wrong) return err_set(e, ERR_ARG, "%s", rules[i].why);
+  return ERR_OK;
+}
+
+/* ---- the request ---- */
+
+static void fill_request(flags *f) {
+  const flag_values *v = &f->given;
+  request *r = &f->request;
+  r->raw = v->raw, r->no_special = v->no_special, r->single_token = v->single_token;
+  r->max_tokens = v->max_tokens == -1 ? WIRE_CONTEXT_MAX : v->max_tokens; /* to the end of the context */
+  r->context = v->context, r->budget = v->budget, r->selfcheck = v->selfcheck, r->lockstep = v->pace;
+  r->sampling.temperature = v->temperature, r->sampling.top_k = v->top_k, r->sampling.top_p = v->top_p;
+  r->sampling.min_p = v->min_p, r->sampling.repeat_penalty = v->repeat_penalty;
+  r->sampling.presence_penalty = v->presence_penalty, r->sampling.frequency_penalty = v->frequency_penalty;
+  r->seed_given = v->from[FLAG_seed] != FLAG_FROM_DEFAULT;
+  if (r->seed_given) r->sampling.seed = v->seed;
+}
+
+static int check_whole(void *context, err *e) {
+  flags *f = context;
   bool chat = f->command == FLAGS_RUN && f->argument_count == 0 && isatty(STDIN_FILENO);
-  if (!f->certificate_file != !f->key_file)
-    argp_error(state, "--ssl-cert-file and --ssl-key-file go together: give both, or neither");
+  bool blocks_typed = f->given.from[FLAG_kv_blocks] == FLAG_FROM_COMMAND_LINE;
+  if (f->given.max_tokens == 0 && f->given.from[FLAG_max_tokens] != FLAG_FROM_DEFAULT)
+    return err_set(e, ERR_ARG, "--max-tokens must be a whole number from 1 to %d, or -1, not '0'",
+                   WIRE_CONTEXT_MAX);
+  if (!blocks_typed && f->given.kv == 0) f->given.kv_blocks = 0;
   if (f->show < 0) f->show = chat ? SHOW_AUTO : SHOW_NEVER;
-  bool by_age = f->older_us >= 0;
-  if (by_age && f->argument_count > 0) argp_error(state, "an ID and --older-than: give one of them");
-  if (f->all && f->argument_count > 0) argp_error(state, "an ID and --all: give one of them");
-  if (f->argument_count < shape->arguments_min && !chat && !by_age && !f->all)
-    argp_error(state, "%s", shape->missing);
-  if (f->command == FLAGS_ROLLBACK && f->to < 0)
-    argp_error(state, "how much stays? Give --to N, in tokens of the answer");
-  if (chat && (f->request.raw || f->json))
-    argp_error(state, "a conversation takes neither --raw nor --json: give a prompt, or drop them");
-  if (chat && f->compare) argp_error(state, "--compare answers one prompt twice: give it");
-  if (f->compare && !flags_wants_draft(f))
-    argp_error(state, "--compare needs a draft to compare with: drop --draft none, or --budget 0");
-  if (f->request.raw && f->request.system)
-    argp_error(state, "--system goes into the chat template, which --raw leaves out: drop one of them");
-  if (f->request.raw && f->template)
-    argp_error(state, "--chat-template names what --raw leaves out: drop one of them");
-  if (sampler_check(&f->request.sampling, &e)) argp_error(state, "%s", e.text);
+  fill_request(f);
+  int rc = settle_draft(f, e);
+  if (rc == ERR_OK) rc = check_listening(f, e);
+  if (rc == ERR_OK) rc = check_rules(f, chat, e);
+  return rc ? rc : sampler_check(&f->request.sampling, e);
 }
 
-/* Flags whose value is one of a few words. */
-static error_t take_word(flags *f, int key, char *text, struct argp_state *state) {
-  if (key == KEY_MATH)
-    f->workers.math = to_word(state, "--math", text, "int8", "f32");
-  else if (key == KEY_KV)
-    f->workers.kv = to_word(state, "--kv", text, "static", "virtual");
-  else if (key == KEY_PACE)
-    f->request.lockstep = *to_word(state, "--pace", text, "free", "lockstep") == 'l';
-  else if (key == KEY_TREE)
-    f->tree = text ? text : "";
-  else if (key == KEY_SHOW)
-    f->show = to_show(state, text);
-  else
-    return program_take_flag(flags_table_values, flags_table_value_count, key, text, state);
-  return 0;
-}
+/* ---- all of it ---- */
 
-/* As llama.cpp has it: to the end of the context. */
-static bool is_endless(int key, const char *text) {
-  return key == KEY_MAX_TOKENS && strcmp(text, "-1") == 0;
-}
-
-static error_t parse_flag(int key, char *text, struct argp_state *state) {
-  flags *f = state->input;
-  note_worker_flag(f, key, text, !state->argv);
-  switch (key) {
-  case KEY_SEED:
-    f->request.sampling.seed = to_seed(state, text), f->request.seed_given = true;
-    break;
-  case KEY_STOP:
-    add_stop(f, state, text);
-    break;
-  case KEY_BIAS:
-    add_bias(f, state, text);
-    break;
-  case KEY_GRAMMAR:
-  case KEY_GRAMMAR_FILE:
-  case KEY_JSON_SCHEMA:
-  case KEY_JSON_SCHEMA_FILE:
-    set_grammar(f, key, state, text);
-    break;
-  case KEY_SYSTEM:
-    set_system(f, state, text);
-    break;
-  case KEY_TEMPLATE:
-    f->template = to_template(state, text);
-    break;
-  case KEY_OLDER:
-    f->older_us = to_age(state, text);
-    break;
-  case KEY_LEDGER:
-    f->ledger = to_ledger(f, state, text);
-    break;
-  case KEY_PROMPT:
-  case ARGP_KEY_ARG:
-    add_argument(f, state, text);
-    break;
-  case ARGP_KEY_END:
-    check_whole(f, state);
-    break;
-  default:
-    if (!is_endless(key, text)) return take_word(f, key, text, state);
-    f->request.max_tokens = WIRE_CONTEXT_MAX;
-  }
-  return 0;
-}
-
-static int32_t sessions_of(flags_command command) {
-  if (command == FLAGS_BATCH || command == FLAGS_API) return FLAGS_SESSIONS_DEFAULT;
-  return command == FLAGS_SERVE ? FLAGS_SESSIONS_MAX : 1;
-}
-
-static void set_defaults(flags *f, flags_command command) {
-  *f = (flags){.command = command,
-               .workers = {.math = "int8",
-                           .kv = "static",
-                           .pin = "none",
-                           .threads = cpus_threads(),
-                           .sessions = sessions_of(command)},
-               .ledger = command == FLAGS_BATCH || command == FLAGS_BENCH ? "none" : NULL,
-               .host = "127.0.0.1",
-               .port = FLAGS_PORT_DEFAULT,
-               .url = FLAGS_URL_DEFAULT,
-               .waiting_max = FLAGS_WAITING_DEFAULT,
-               .repeat = 1,
-               .to = -1,
-               .show = -1,
-               .limit = FLAGS_LIST_DEFAULT,
-               .type = FLAGS_TYPE_Q8_0,
-               .output_type = FLAGS_TYPE_SAME,
-               .older_us = -1};
+void flags_default(flags *f, flag_command command) {
+  *f = (flags){.command = command, .given = flag_defaults, .show = -1, .older_us = -1};
+  flag_values *v = &f->given;
   request_init(&f->request);
-  if (command == FLAGS_API) {
-    f->request.max_tokens = 0; /* all that the context has room for */
-    f->request.sampling.temperature = 1;
-  }
-  if (command != FLAGS_RESUME) return;
-  f->workers.math = NULL;
-  f->request.max_tokens = 0;
-  f->request.budget = -1;
+  v->threads = cpus_threads();
+  if (command == FLAGS_BATCH || command == FLAGS_API) v->sessions = SESSIONS_DEFAULT;
+  if (command == FLAGS_SERVE) v->sessions = SESSIONS_SERVE_WORKERS;
+  if (command == FLAGS_BATCH || command == FLAGS_BENCH) v->ledger = "none";
+  if (command == FLAGS_API) v->max_tokens = 0, v->temperature = 1; /* all that the context has room for */
+  if (command == FLAGS_RESUME) v->math = -1, v->max_tokens = 0, v->budget = -1;
 }
 
 /* A seed that nobody gives is drawn, so that the result can name it. */
@@ -392,50 +332,55 @@ static void draw_seed(uint64_t *seed, const char *program) {
 static void spare_ledgers(const flags *f) {
   char path[LEDGER_PATH_MAX];
   if (ledger_database_default_path(path, NULL) == ERR_OK) ledger_database_spare(path);
-  if (f->ledger && strcmp(f->ledger, "none") != 0) ledger_database_spare(f->ledger);
+  if (f->given.ledger && strcmp(f->given.ledger, "none") != 0) ledger_database_spare(f->given.ledger);
 }
 
 /* What the command reads, itself or in its workers: nothing is written over it. */
 static void spare_inputs(const flags *f, const char *program) {
   err e = {0};
   char folder[PATH_MAX];
-  const char *const paths[] = {f->workers.model, f->workers.draft_model, f->calibration,
-                               f->api_key_file,  f->certificate_file,    f->key_file,
+  const char *const paths[] = {f->given.model,        f->given.draft_model,      f->given.calibration,
+                               f->given.api_key_file, f->given.certificate_file, f->given.key_file,
                                "/dev/stdin"};
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) output_file_spare(paths[i]);
-  if (keys_folder(f->keys, folder, NULL) == ERR_OK) output_file_spare(folder);
+  if (keys_folder(f->given.keys, folder, NULL) == ERR_OK) output_file_spare(folder);
   spare_ledgers(f);
   bool reads_first = f->command == FLAGS_BATCH || f->command == FLAGS_SERVE || f->command == FLAGS_CONVERT ||
                      f->command == FLAGS_BENCH || f->command == FLAGS_IMPORT;
   if (reads_first && f->argument_count > 0) output_file_spare(f->arguments[0]);
-  const char *trace = f->workers.trace;
+  const char *trace = f->given.trace;
   if (output_file_check_fd(STDOUT_FILENO, "stdout", &e) || (trace && output_file_check(trace, &e))) {
     fprintf(stderr, "%s: error: %s\n", program, e.text);
     exit(STATUS_USAGE);
   }
 }
 
-void flags_parse(flags *f, flags_command command, int argc, char **argv) {
-  set_defaults(f, command);
+void flags_parse(flags *f, flag_command command, int argc, char **argv) {
+  flags_default(f, command);
   draw_seed(&f->request.sampling.seed, argv[0]);
-  const flags_table_command *shape = &flags_table_commands[command];
-  struct argp parser = {
-      .options = shape->options, .parser = parse_flag, .args_doc = shape->arguments, .doc = shape->text};
-  argp_err_exit_status = STATUS_USAGE;
-  program_parse_flags(&parser, argc, argv, f);
-  log_use_format(f->workers.log_format);
+  const command_table_row *shape = &command_table[command];
+  const flag_program reader = {.command = command,
+                               .arguments = shape->arguments,
+                               .text = shape->text,
+                               .values = &f->given,
+                               .context = f,
+                               .own = take_own,
+                               .argument = add_argument,
+                               .whole = check_whole};
+  flag_read_all(&reader, argc, argv);
+  log_use_format((log_format)f->given.log_format);
   spare_inputs(f, argv[0]);
-  f->request.speculate = f->workers.draft && strcmp(f->workers.draft, "none") != 0;
+  f->request.speculate = f->given.draft && strcmp(f->given.draft, "none") != 0;
 }
 
 void flags_fini(flags *f) {
   request_fini(&f->request);
 }
 
-const char *flags_command_name(flags_command command) {
-  return flags_table_commands[command].name;
+const char *flags_command_name(flag_command command) {
+  return command_table[command].name;
 }
 
 bool flags_wants_draft(const flags *f) {
-  return strcmp(f->workers.draft, "none") != 0 && f->request.budget > 0;
+  return strcmp(f->given.draft, "none") != 0 && f->request.budget > 0;
 }

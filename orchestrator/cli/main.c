@@ -1,9 +1,9 @@
 /* tandem: finds the command that the user has typed. */
-#include "common/base/llama_flags.h"
+#include "common/command_line/habits.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
-#include "common/base/program_flags.h"
-#include "common/base/program_variables.h"
+#include "common/command_line/nearest_word.h"
+#include "common/command_line/flag_variables.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/service/child_processes.h"
 #include "version.h"
@@ -33,6 +33,7 @@ static const command commands[] = {
     {"detokenize", command_detokenize, "token ids to text"},
     {"convert-head", command_convert_head, "a draft head to a GGUF, for tandem and llama.cpp"},
     {"keygen", command_keygen, "make the keys by which programs know each other over tcp"},
+    {"config", command_config, "what the flags of a command are, and where they have come from"},
     {"doctor", command_doctor, "look at what tandem needs on this machine"},
     {"bench", command_bench, "measure what speculation is worth here (spec), or a step's parts (step)"},
 };
@@ -54,9 +55,11 @@ static void print_help(FILE *to) {
         "--temperature, ...\n\n"
         "Exit statuses:\n",
         to);
-#define HELP_LINE(name, number, text) fprintf(to, "  %-5d%s\n", number, text);
-  STATUS_LIST(HELP_LINE)
-#undef HELP_LINE
+#define LINE(name, number, text) fprintf(to, "  %-5d%s\n", number, text);
+#define NO_LINE(name, number, text)
+  STATUS_LIST(LINE, LINE, NO_LINE)
+#undef LINE
+#undef NO_LINE
 }
 
 static int print_usage(const char *why, const char *what) {
@@ -71,9 +74,9 @@ static int print_usage(const char *why, const char *what) {
 static int no_such(const char *name) {
   const char *words[COMMAND_COUNT + 3] = {"--help", "--version", "--list-devices"};
   for (int i = 0; i < COMMAND_COUNT; i++) words[3 + i] = commands[i].name;
-  const char *near = program_nearest(name, words, COMMAND_COUNT + 3);
+  const char *near = nearest_word(name, words, COMMAND_COUNT + 3);
   char what[300];
-  const llama_flag *h = llama_flags_find_command(name);
+  const habit *h = habits_find_command(name);
   if (h) {
     snprintf(what, sizeof what, "%s: did you mean %s?%s%s%s", name, h->ours, h->instead ? " (" : "",
              h->instead ? h->instead : "", h->instead ? ")" : "");
@@ -116,7 +119,7 @@ static int print_devices(void) {
 
 int main(int argc, char **argv) {
   program_begin("tandem");
-  program_check_variables("tandem");
+  flag_variables_check("tandem");
   if (argc < 2) return print_usage("no command given", "");
   const char *name = argv[1];
   if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {

@@ -1,7 +1,7 @@
 /* tandem-operate: what `tandem workers' and others run; argv[0] is that command. */
 #include "common/base/program.h"
-#include "common/base/program_variables.h"
-#include "orchestrator/cli/exit_status.h"
+#include "common/command_line/flag_variables.h"
+#include "common/base/exit_status.h"
 #include "orchestrator/operate/operate.h"
 #include "version.h"
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 typedef struct operation {
   const char *name;
-  flags_command flags;
+  flag_command flags;
   int (*run)(const flags *f);
 } operation;
 
@@ -22,7 +22,7 @@ int main(int argc, char **argv) {
     printf("tandem-operate %s (%s)\n", TANDEM_VERSION, TANDEM_COMMIT);
     return STATUS_OK;
   }
-  program_check_variables("tandem-operate");
+  flag_variables_check("tandem-operate");
   for (size_t i = 0; argc > 0 && i < sizeof operations / sizeof *operations; i++) {
     flags f;
     if (strcmp(argv[0], operations[i].name) != 0) continue;

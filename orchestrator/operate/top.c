@@ -100,16 +100,17 @@ static int show_live(top_screen *s, server_link *l) {
 }
 
 int operate_top(const flags *f) {
-  const char *url = f->argument_count ? f->arguments[0] : f->url;
+  const char *url = f->argument_count ? f->arguments[0] : f->given.url;
   top_screen s = {.url = url};
   server_link *l;
   err e = {0};
-  int rc = server_link_open(&l, url, f->api_keys, &e), code;
+  int rc = server_link_open(&l, url, f->given.api_keys, &e), code;
   if (rc == ERR_OK) rc = look(&s, l, &e);
   if (rc)
     code = report(&e);
   else
-    code = f->once || !isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO) ? show_once(&s, l) : show_live(&s, l);
+    code = f->given.once || !isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO) ? show_once(&s, l)
+                                                                            : show_live(&s, l);
   top_screen_fini(&s);
   server_link_close(l);
   return code;

@@ -13,7 +13,7 @@ static int report(const err *e) {
 }
 
 static int print(const flags *f, const json_t *workers) {
-  if (f->json) {
+  if (f->given.json) {
     char *text = json_text(workers, JSON_INDENT(1));
     if (!text) return command_error(STATUS_FAILED, "out of memory");
     puts(text);
@@ -59,7 +59,7 @@ int operate_workers(const flags *f) {
                          "which worker? Give the first digits of its id: `tandem workers' tells them");
   server_link *l;
   err e = {0};
-  int code = server_link_open(&l, f->url, f->api_keys, &e) ? report(&e) : run(f, l);
+  int code = server_link_open(&l, f->given.url, f->given.api_keys, &e) ? report(&e) : run(f, l);
   server_link_close(l);
   return code;
 }

@@ -159,7 +159,7 @@ static int start_session(completion *c, service *s, const request *r, err *e) {
   c->logprobs_each = o.options.logprobs;
   c->max_tokens = o.options.max_tokens;
   c->context = r->context;
-  char *about = l ? NULL : session_about_write(r, service_worker_settings(s));
+  char *about = l ? NULL : session_about_write(r, service_flags(s));
   o.about = about;
   c->session = c->id = service_start(s, &o, e);
   free(about);

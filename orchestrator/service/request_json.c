@@ -1,6 +1,6 @@
 #include "orchestrator/service/request_json.h"
 
-#include "common/base/program_flags.h"
+#include "common/command_line/nearest_word.h"
 #include "orchestrator/ledger/options_json.h"
 #include "wire/message.h"
 #include <stddef.h>
@@ -227,7 +227,7 @@ static int check_keys(const json_t *object, err *e) {
     int i = 0;
     while (i < KEYS && strcmp(key, keys[i]) != 0) i++;
     if (i < KEYS) continue;
-    const char *near = program_nearest(key, keys, REQUEST_KEYS);
+    const char *near = nearest_word(key, keys, REQUEST_KEYS);
     return err_set(e, ERR_ARG, "unknown key \"%.40s\"%s%s%s", key, near ? ": did you mean \"" : "",
                    near ? near : "", near ? "\"?" : "");
   }

@@ -199,7 +199,7 @@ static void set_trouble(service *s, const char *name, const child_processes_exit
 
 /* A draft costs speed alone. */
 static void go_on_without_draft(service *s, const child_processes_exit *x) {
-  if (x->code == PROGRAM_EXIT_REFUSED)
+  if (x->code == STATUS_REFUSED)
     snprintf(s->no_draft, sizeof s->no_draft, "the draft does not fit the target");
   else
     snprintf(s->no_draft, sizeof s->no_draft, "%s %s (%s)", x->name, worker_restart_verdict(x), x->text);
@@ -246,7 +246,7 @@ static void on_worker_exit(void *context, const child_processes_exit *x) {
     return;
   }
   if (e.code) log_line(log, LOG_ERROR, "%s", e.text);
-  bool may_lack = x->child == s->draft && !s->options.draft_needed && x->code != PROGRAM_EXIT_USAGE;
+  bool may_lack = x->child == s->draft && !s->options.draft_needed && x->code != STATUS_USAGE;
   if (may_lack)
     go_on_without_draft(s, x);
   else
@@ -468,7 +468,7 @@ uv_loop_t *service_loop(service *s) {
   return &s->loop;
 }
 
-const worker_settings *service_worker_settings(const service *s) {
+const flag_values *service_flags(const service *s) {
   return &s->options.workers;
 }
 

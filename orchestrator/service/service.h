@@ -11,7 +11,7 @@
 #include "orchestrator/ledger/ledger_query.h"
 #include "orchestrator/sessions/sessions.h"
 #include "orchestrator/service/text_model.h"
-#include "orchestrator/service/worker_settings.h"
+#include "common/command_line/flag_list.h"
 #include "wire/transport.h"
 #include <uv.h>
 
@@ -21,7 +21,7 @@
 typedef struct service service;
 
 typedef struct service_options {
-  worker_settings workers;
+  flag_values workers;
   bool with_draft;   /* start a draft, or expect one */
   bool draft_needed; /* one that cannot start is a trouble; else answers come without it */
   /* The endpoint at which workers started by others register; NULL: they are started here. */
@@ -59,7 +59,7 @@ void service_finish(service *s);
 void service_close(service *s);
 
 uv_loop_t *service_loop(service *s);
-const worker_settings *service_worker_settings(const service *s);
+const flag_values *service_flags(const service *s);
 /* Where workers register. */
 const char *service_address(const service *s);
 /* Has a target registered, and also a draft, if one is expected? */

@@ -1,10 +1,11 @@
+#include "common/command_line/flag_value.h"
 #include "orchestrator/service/session_about.h"
 
 #include "common/file/model_config.h"
 #include <stdlib.h>
 
 /* How it is drafted. An absolute path holds wherever the session goes on. */
-static void put_draft(json_t *o, const request *r, const worker_settings *s) {
+static void put_draft(json_t *o, const request *r, const flag_values *s) {
   char *path = s->draft_model ? realpath(s->draft_model, NULL) : NULL;
   json_object_set_new(o, "draft", json_string(r->speculate ? s->draft : "none"));
   if (s->draft_model) json_object_set_new(o, "model_draft", json_string(path ? path : s->draft_model));
@@ -12,12 +13,13 @@ static void put_draft(json_t *o, const request *r, const worker_settings *s) {
   free(path);
 }
 
-char *session_about_write(const request *r, const worker_settings *s) {
+char *session_about_write(const request *r, const flag_values *s) {
   json_t *o = json_object(), *stops = json_array();
   for (int32_t i = 0; i < r->stop_count; i++) json_array_append_new(stops, json_string(r->stops[i]));
   if (r->title) json_object_set_new(o, "title", json_string(r->title));
   put_draft(o, r, s);
-  json_object_set_new(o, "math", json_string(s->math));
+  char math[64];
+  if (flag_print(flag_of(FLAG_math), s, math, sizeof math)) json_object_set_new(o, "math", json_string(math));
   json_object_set_new(o, "raw", json_boolean(r->raw));
   json_object_set_new(o, "stop", stops);
   char *text = json_dumps(o, JSON_COMPACT);

@@ -3,11 +3,11 @@
 #pragma once
 
 #include "orchestrator/service/request.h"
-#include "orchestrator/service/worker_settings.h"
+#include "common/command_line/flag_list.h"
 #include <jansson.h>
 
 /* The object's text; to free(). NULL: out of memory. */
-char *session_about_write(const request *r, const worker_settings *s);
+char *session_about_write(const request *r, const flag_values *s);
 
 typedef struct session_about {                    /* strings are the object's */
   json_t *object;                                 /* all that was kept; NULL: nothing, or no object */

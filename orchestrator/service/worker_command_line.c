@@ -1,10 +1,11 @@
+#include "common/command_line/flag_value.h"
 #include "orchestrator/service/worker_command_line.h"
 
-#include "wire/draft_methods.h"
+#include "common/base/log.h"
+#include "common/command_line/draft_methods.h"
 #include "wire/message.h"
-#include "wire/worker_arguments.h"
+#include "wire/worker_program.h"
 #include <assert.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,86 +21,69 @@ static void add_flag(worker_command_line *c, const char *name, const char *value
   add(c, value);
 }
 
-static void add_number(worker_command_line *c, const char *name, int64_t value) {
-  assert(c->number_count < (int32_t)(sizeof c->numbers / sizeof *c->numbers));
-  char *text = c->numbers[c->number_count++];
-  snprintf(text, sizeof *c->numbers, "%" PRId64, value);
+static void add_number(worker_command_line *c, const char *name, int32_t value) {
+  assert(c->text_count < WORKER_COMMAND_LINE_TEXTS);
+  char *text = c->texts[c->text_count++];
+  snprintf(text, sizeof *c->texts, "%d", value);
   add_flag(c, name, text);
 }
 
-/* A draft's head in a type of its own would not be the target's. */
-static bool shares_head(const worker_settings *s) {
-  return draft_methods_name(s->draft, DRAFT_EAGLE3) && !s->draft_type;
+/* A row of the table whose value is there, also where it is the default: the worker inherits variables. */
+static void add_row(worker_command_line *c, const flag_row *row, const char *name, const flag_values *v) {
+  const void *at = (const char *)v + row->offset;
+  if (row->type == FLAG_TEXT || row->type == FLAG_OWN) {
+    add_flag(c, name, *(const char *const *)at);
+  } else if (row->type == FLAG_SWITCH) {
+    if (*(const bool *)at) add(c, name);
+  } else {
+    assert(c->text_count < WORKER_COMMAND_LINE_TEXTS);
+    char *text = c->texts[c->text_count];
+    if (!flag_print(row, v, text, sizeof *c->texts)) return;
+    c->text_count++;
+    add_flag(c, name, text);
+  }
 }
 
-/* A file beside the orchestrator's. */
-static void add_trace(worker_command_line *c, const worker_settings *s, const char *worker) {
-  if (!s->trace) return;
-  snprintf(c->trace, sizeof c->trace, "%s.%s", s->trace, worker);
-  add_flag(c, "--trace", c->trace);
+/* What every worker has. The trace is a file beside the orchestrator's. */
+static void begin(worker_command_line *c, const flag_values *v, const char *orchestrator,
+                  const char *worker) {
+  *c = (worker_command_line){0};
+  add_flag(c, "--orchestrator", orchestrator);
+  add_flag(c, "--log-level", v->verbose ? "info" : "warning");
+  if (v->verbose) add(c, "--counters");
+  if (v->trace) snprintf(c->trace, sizeof c->trace, "%s.%s", v->trace, worker);
+  add_flag(c, "--trace", v->trace ? c->trace : NULL);
 }
 
-static void add_log(worker_command_line *c, const worker_settings *s) {
-  add_flag(c, "--log-level", s->verbose ? "info" : "warning");
-  if (s->log_format == LOG_AS_JSON) add_flag(c, "--log-format", log_format_words[s->log_format]);
-}
-
-void worker_command_line_target(worker_command_line *out, const worker_settings *s, const char *orchestrator,
+void worker_command_line_target(worker_command_line *out, const flag_values *v, const char *orchestrator,
                                 const char *bind) {
-  *out = (worker_command_line){0};
-  add_flag(out, "-m", s->model);
-  add_flag(out, "--orchestrator", orchestrator);
+  begin(out, v, orchestrator, "target");
   add_flag(out, "--bind", bind);
-  add_number(out, "--ctx", s->context);
-  add_number(out, "--threads", s->threads);
-  add_flag(out, "--pin", s->pin);
-  add_number(out, "--sessions", s->sessions);
-  add_flag(out, "--kv", s->kv);
-  add_number(out, "--kv-blocks", s->kv_blocks);
-  add_number(out, "--kv-memory", s->kv_memory);
-  add_flag(out, "--math", s->math);
-  add_log(out, s);
-  if (s->verbose) add(out, "--counters");
-  add_trace(out, s, "target");
-  add_flag(out, "--repack-cache", s->repack_cache);
-  add_flag(out, "--device", s->device);
-  add_flag(out, "--record-steps", s->record_steps);
-  if (shares_head(s)) add_flag(out, "--head", s->draft_model);
+  add_number(out, "--ctx", v->context);
+  for (int i = 0; i < flag_row_count; i++)
+    if (flag_rows[i].target && *flag_rows[i].target) add_row(out, &flag_rows[i], flag_rows[i].target, v);
+  bool shares_head = draft_methods_name(v->draft, DRAFT_EAGLE3) && v->draft_type < 0; /* of the same type */
+  if (shares_head) add_flag(out, "--head", v->draft_model);
 }
 
-static const char *draft_device(const worker_settings *s) {
-  return s->draft_device ? s->draft_device : WORKER_DEVICE_DEFAULT;
+static bool target_is_on(const flag_values *v, const char *device) {
+  return msg_same_device(wire_text(v->device ? v->device : WORKER_DEVICE_DEFAULT), wire_text(device));
 }
 
-static bool target_is_on(const worker_settings *s, const char *device) {
-  const char *target = s->device ? s->device : WORKER_DEVICE_DEFAULT;
-  return msg_same_device(wire_text(target), wire_text(device));
-}
-
-/* In the environment, TANDEM_DEVICE and TANDEM_KV_MEMORY are the target's: the draft, which inherits them, is
- * given its own in any case. */
-static void add_draft_model(worker_command_line *out, const worker_settings *s) {
-  add_flag(out, "--model", s->model);
-  add_flag(out, "--model-draft", s->draft_model);
-  add_flag(out, "--draft-type", s->draft_type);
-  if (s->draft_layers) add_number(out, "--draft-layers", s->draft_layers);
-  if (s->draft_threads) add_number(out, "--threads", s->draft_threads);
-  add_number(out, "--sessions", s->sessions);
-  add_number(out, "--kv-memory", s->draft_kv_memory);
-  add_flag(out, "--repack-cache", s->repack_cache);
-  add_flag(out, "--device", draft_device(s));
-  if (target_is_on(s, draft_device(s))) add(out, "--turns");
-}
-
-void worker_command_line_draft(worker_command_line *out, const worker_settings *s, const char *orchestrator) {
-  *out = (worker_command_line){0};
-  add_flag(out, "--orchestrator", orchestrator);
-  add_flag(out, "--draft", s->draft);
-  add_number(out, "--ctx", s->draft_context ? s->draft_context : s->context);
-  add_log(out, s);
-  add_trace(out, s, "draft");
-  if (s->draft_candidates) add_number(out, "--candidates", s->draft_candidates);
-  if (!target_is_on(s, WORKER_DEVICE_DEFAULT)) add_number(out, "--busy-poll", WORKER_BUSY_POLL_US);
-  if (draft_methods_compute(s->draft)) add_draft_model(out, s);
-  if (s->verbose) add(out, "--counters");
+/* In the environment, TANDEM_DEVICE is the target's: a draft that computes is given its own in any case. */
+void worker_command_line_draft(worker_command_line *out, const flag_values *v, const char *orchestrator) {
+  const char *device = v->draft_device ? v->draft_device : WORKER_DEVICE_DEFAULT;
+  bool has_model = draft_methods_compute(v->draft);
+  begin(out, v, orchestrator, "draft");
+  add_number(out, "--ctx", v->draft_context ? v->draft_context : v->context);
+  for (int i = 0; i < flag_row_count; i++) {
+    const flag_row *row = &flag_rows[i];
+    bool plain = row->id == FLAG_draft || row->id == FLAG_candidates || row->id == FLAG_log_format;
+    if (row->draft && *row->draft && (plain || has_model)) add_row(out, row, row->draft, v);
+  }
+  if (!target_is_on(v, WORKER_DEVICE_DEFAULT)) add_number(out, "--busy-poll", WORKER_BUSY_POLL_US);
+  if (!has_model) return;
+  add_number(out, "--sessions", v->sessions);
+  add_flag(out, "--device", device);
+  if (target_is_on(v, device)) add(out, "--turns");
 }

@@ -2,22 +2,23 @@
  * starts. */
 #pragma once
 
-#include "orchestrator/service/worker_settings.h"
+#include "common/command_line/flag_list.h"
 #include <limits.h>
 
-#define WORKER_COMMAND_LINE_MAX 40 /* arguments, with the NULL at their end */
+#define WORKER_COMMAND_LINE_MAX   60 /* arguments, with the NULL at their end */
+#define WORKER_COMMAND_LINE_TEXTS 16 /* numbers and words that are printed for it */
 
 typedef struct worker_command_line {
-  /* Ends with a NULL; points into the settings, `numbers` and `trace` */
+  /* Ends with a NULL; points into the flags, `texts` and `trace` */
   const char *list[WORKER_COMMAND_LINE_MAX];
   int32_t count;
-  char numbers[8][24];
-  int32_t number_count;
+  char texts[WORKER_COMMAND_LINE_TEXTS][24];
+  int32_t text_count;
   char trace[PATH_MAX];
 } worker_command_line;
 
 /* tandem-target, which listens at `bind` and registers at `orchestrator`. */
-void worker_command_line_target(worker_command_line *out, const worker_settings *s, const char *orchestrator,
+void worker_command_line_target(worker_command_line *out, const flag_values *v, const char *orchestrator,
                                 const char *bind);
 /* tandem-draft, which registers at `orchestrator`. */
-void worker_command_line_draft(worker_command_line *out, const worker_settings *s, const char *orchestrator);
+void worker_command_line_draft(worker_command_line *out, const flag_values *v, const char *orchestrator);

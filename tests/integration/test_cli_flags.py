@@ -333,7 +333,7 @@ class Habits(Command):
             self.assertEqual((done.returncode, done.stderr), (OK, f"{name}: {warning}"))
 
     def test_every_flag_may_be_a_variable(self):
-        """common/base/program_variables.c has the flags of all programs."""
+        """common/command_line/flags.def has the flags of all programs."""
         helps = [[str(BIN / name), "--help"] for name in ("tandem-target", "tandem-draft")]
         helps += [
             [TANDEM, command, "--help"]

@@ -19,7 +19,7 @@ LOSE = 20 if SUBSET else 40  # the forward that does not come back
 ANSWERS, GROUP = (8, 8) if SUBSET else (100, 25)  # in all, and at a time
 MOVES = 32 if SUBSET else 64  # tokens of an answer that moves twice
 STEPS = 12 if SUBSET else 32  # that each answer makes at a device before it is lost, besides the prompts
-DEVICE_LOST, WORKER_FAILED = 6, 7  # exit statuses
+DEVICE_LOST, WORKER_FAILED = 9, 7  # exit statuses
 
 
 def other_kernels():
@@ -103,13 +103,13 @@ class Lost(Placed):
         run, status, want = self.run_one(**losing(A, STORY // 2 + 2))
         self.assertEqual(status, 0, run.errors)
         self.assertEqual(json.loads(run.out)["token_ids"], want)
-        self.assertIn("tandem-target died: exit status 6; started again (1 of 5)", run.errors)
+        self.assertIn("tandem-target died: exit status 9; started again (1 of 5)", run.errors)
 
     @thorough
     def test_a_device_that_is_lost_at_every_start_ends_with_an_error(self):
         run, status, _ = self.run_one(**losing(A, 1))
         self.assertEqual(status, WORKER_FAILED, run.errors)
-        self.assertIn("tandem-target kept dying (exit status 6)", run.errors)
+        self.assertIn("tandem-target kept dying (exit status 9)", run.errors)
 
     def test_a_forward_that_fails_is_repeated(self):
         if not A.startswith("far"):

@@ -10,7 +10,7 @@ import unittest
 from support import BIN, MODEL, ROOT, TANDEM, TIME_LIMIT, Case, new_folder
 
 COMMANDS = ("run", "keygen", "batch", "serve", "serve-workers", "session", "status", "workers", "top", "tokenize", "detokenize",
-            "convert-head", "doctor", "bench")
+            "convert-head", "config", "doctor", "bench")
 VERBS = ("list", "show", "resume", "rollback", "export", "import", "end", "release", "check", "repair")
 
 
@@ -66,7 +66,8 @@ class Installed(Case):
     def test_a_manual_page_of_every_command(self):
         pages = {p.name: p.read_text() for p in (self.prefix / "share/man/man1").iterdir()}
         expected = {"tandem.1", "tandem-target.1", "tandem-draft.1", *(f"tandem-{c}.1" for c in COMMANDS),
-                    *(f"tandem-session-{v}.1" for v in VERBS)}
+                    *(f"tandem-session-{v}.1" for v in VERBS),
+                    *(f"tandem-bench-{v}.1" for v in ("step", "serve", "spec"))}
         self.assertEqual(set(pages), expected)
         for name, flag in (("tandem-run.1", "max\\-tokens"), ("tandem-target.1", "orchestrator"), ("tandem-session-end.1", "delete")):
             self.assertIn(flag, pages[name])

@@ -65,7 +65,7 @@ bool service_kept(const service *s) {
   return !s->lost;
 }
 
-const worker_settings *service_worker_settings(const service *s) {
+const flag_values *service_flags(const service *s) {
   return &s->workers;
 }
 
@@ -88,7 +88,7 @@ void fake_service_add_target(service *s) {
 
 void fake_service_begin(service *s) {
   err e = {0};
-  *s = (service){.random = 1, .workers = {.draft = "none", .math = "int8"}};
+  *s = (service){.random = 1, .workers = {.draft = "none", .math = 1}};
   unwritten = 0;
   written = 1; /* the beginning */
   watched = s;

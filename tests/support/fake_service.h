@@ -18,7 +18,7 @@ struct service {
   int signal;
   err trouble;
   bool lost; /* the ledger could not take everything */
-  worker_settings workers;
+  flag_values workers;
 };
 
 /* Of a file that is slow: so many tokens of the one session are not written yet; -1: it is not slow, and

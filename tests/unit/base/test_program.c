@@ -117,9 +117,9 @@ static void choices_are_listed(void **state) {
 
 static void an_exit_status_names_what_was_bad(void **state) {
   (void)state;
-  assert_int_equal(program_exit_of_file(ERR_FORMAT), PROGRAM_EXIT_FILE);
-  assert_int_equal(program_exit_of_file(ERR_DEVICE), PROGRAM_EXIT_DEVICE);
-  assert_int_equal(program_exit_of_file(ERR_NOMEM), PROGRAM_EXIT_FAILED);
+  assert_int_equal(program_exit_of_file(ERR_FORMAT), STATUS_FILE);
+  assert_int_equal(program_exit_of_file(ERR_DEVICE), STATUS_DEVICE);
+  assert_int_equal(program_exit_of_file(ERR_NOMEM), STATUS_FAILED);
 }
 
 static void random_bytes_differ(void **state) {
@@ -275,7 +275,7 @@ static bool a_small_stack_ends_it(void) {
   }
   int status;
   waitpid(child, &status, 0);
-  return WIFEXITED(status) && WEXITSTATUS(status) == PROGRAM_EXIT_FAILED;
+  return WIFEXITED(status) && WEXITSTATUS(status) == STATUS_FAILED;
 }
 
 static void stacks_have_room(void **state) {

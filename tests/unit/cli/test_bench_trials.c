@@ -8,8 +8,8 @@
 #include <cmocka.h>
 
 static flags given(const char *methods, const char *trees, const char *temperatures) {
-  flags f = {.methods = methods, .trees = trees, .temperatures = temperatures};
-  f.workers.draft = "ngram";
+  flags f = {.given = {.methods = methods, .trees = trees, .temperatures = temperatures}};
+  f.given.draft = "ngram";
   f.request.budget = 15;
   f.request.sampling.temperature = 0.5f;
   return f;
@@ -38,7 +38,7 @@ static void test_every_method_meets_every_tree_at_every_temperature(void **state
   static bench_trials t;
   err e = {0};
   flags f = given("ngram,model+ngram", "chain5,31", "0,1");
-  f.workers.draft_layers = 6;
+  f.given.draft_layers = 6;
   if (bench_trials_read(&t, &f, &e)) fail_msg("%s", e.text);
   assert_int_equal(t.count, 8);
   char seen[8][64];
@@ -58,14 +58,14 @@ static void test_a_trial_has_what_its_method_uses(void **state) {
   static bench_trials t;
   err e = {0};
   flags f = given("ngram,model", "chain5", NULL);
-  f.workers.draft_layers = 6;
+  f.given.draft_layers = 6;
   if (bench_trials_read(&t, &f, &e)) fail_msg("%s", e.text);
-  worker_settings w = f.workers;
+  flag_values w = f.given;
   bench_trials_settings(&t.list[0], &w);
   assert_string_equal(w.draft, "ngram");
   assert_int_equal(w.draft_layers, 0);
-  assert_int_equal(w.draft_candidates, 1);
-  w = f.workers;
+  assert_int_equal(w.candidates, 1);
+  w = f.given;
   bench_trials_settings(&t.list[1], &w);
   assert_string_equal(w.draft, "model");
   assert_int_equal(w.draft_layers, 6);

@@ -8,14 +8,14 @@ static void test_a_head_that_came_with_the_program_is_used(void **state) {
   head_target_files t = head_target_open(0);
   folder empty = folder_make(), heads = folder_make();
   const char *folders[] = {empty.path, heads.path};
-  flags f = {.draft_by_default = true, .request = {.budget = 15}, .workers = {.draft = "ngram"}};
+  flags f = {.draft_by_default = true, .request = {.budget = 15}, .given = {.draft = "ngram"}};
   default_head_use_from(&f, t.file, folders, 2);
-  assert_string_equal(f.workers.draft, "ngram");
-  assert_null(f.workers.draft_model);
+  assert_string_equal(f.given.draft, "ngram");
+  assert_null(f.given.draft_model);
   head_target_put(heads.path, "x.gguf", &HEAD_TARGET_SHAPE, &t);
   default_head_use_from(&f, t.file, folders, 2);
-  assert_string_equal(f.workers.draft, FLAGS_HEAD_DRAFT);
-  assert_string_equal(f.workers.draft_model + strlen(heads.path), "/x.gguf");
+  assert_string_equal(f.given.draft, FLAGS_HEAD_DRAFT);
+  assert_string_equal(f.given.draft_model + strlen(heads.path), "/x.gguf");
   head_target_remove(heads.path, "x.gguf");
   folder_remove(&heads);
   folder_remove(&empty);
@@ -27,16 +27,16 @@ static void test_what_the_user_says_comes_first(void **state) {
   head_target_files t = head_target_open(0);
   folder heads = folder_make();
   const char *folders[] = {heads.path};
-  flags named = {.workers = {.draft = "ngram"}},
-        others = {.draft_by_default = true, .request = {.budget = 15}, .listen = "ipc://x"},
+  flags named = {.given = {.draft = "ngram"}},
+        others = {.draft_by_default = true, .request = {.budget = 15}, .given = {.listen = "ipc://x"}},
         off = {.draft_by_default = true};
   head_target_put(heads.path, "x.gguf", &HEAD_TARGET_SHAPE, &t);
   default_head_use_from(&named, t.file, folders, 1);
   default_head_use_from(&others, t.file, folders, 1); /* whose drafts others start */
   default_head_use_from(&off, t.file, folders, 1);
-  assert_string_equal(named.workers.draft, "ngram");
-  assert_null(others.workers.draft_model);
-  assert_null(off.workers.draft_model);
+  assert_string_equal(named.given.draft, "ngram");
+  assert_null(others.given.draft_model);
+  assert_null(off.given.draft_model);
   head_target_remove(heads.path, "x.gguf");
   folder_remove(&heads);
   head_target_close(&t);

@@ -109,19 +109,18 @@ static void test_settings_of_the_workers(void **state) {
                              "--kv-blocks",     "9",     "--math",      "f32",  "--draft-layers", "4",
                              "--draft-threads", "2",     "--draft-ctx", "100",  "--sessions",     "6",
                              "--repack-cache",  "cache", "-v",          NULL});
-  const worker_settings *w = &f.workers;
+  const flag_values *w = &f.given;
   assert_string_equal(w->model, "m.gguf");
   assert_true(w->threads == 3 && w->kv_blocks == 9 && w->sessions == 6 && w->verbose);
   assert_true(w->draft_layers == 4 && w->draft_threads == 2 && w->draft_context == 100 && !w->draft_model);
   assert_string_equal(w->draft, "model"); /* which its layers mean */
   assert_string_equal(w->pin, "auto");
-  assert_string_equal(w->kv, "virtual");
-  assert_string_equal(w->math, "f32");
+  assert_true(w->kv == 1 && w->math == 0); /* virtual, f32 */
   assert_string_equal(w->repack_cache, "cache");
   assert_true(flags_wants_draft(&f));
   flags_fini(&f);
   parse(&f, (const char *[]){"--budget", "0", NULL});
-  assert_string_equal(f.workers.draft, "ngram");
+  assert_string_equal(f.given.draft, "ngram");
   assert_false(flags_wants_draft(&f));
   flags_fini(&f);
 }

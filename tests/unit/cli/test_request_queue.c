@@ -30,7 +30,7 @@ static int set_up(void **state) {
   fake_service_begin(&w->p);
   unwritten = -1;
   w->model.config.vocab = VOCABULARY;
-  w->f = (flags){.workers.draft = "none"};
+  w->f = (flags){.given.draft = "none"};
   request_init(&w->f.request);
   w->f.request.max_tokens = 4;
   w->f.request.context = CONTEXT;
@@ -284,7 +284,7 @@ static void test_cancelled_ones_keep_what_they_have(void **state) {
 
 static void test_why_speculation_was_off(void **state) {
   world *w = *state;
-  w->f.workers.draft = w->p.workers.draft = "ngram";
+  w->f.given.draft = w->p.workers.draft = "ngram";
   w->f.request.speculate = true;
   w->f.request.budget = 8;
   begin(w, LINE(1), 0); /* no draft is there */

@@ -2,6 +2,8 @@
 /* What a head's files say of it as a drafter. */
 #include "draft_worker/draft_eagle3.h"
 
+#include "common/command_line/flag_value.h"
+
 #include "tests/support/head_target.h"
 
 static void test_a_head_says_what_it_reads_and_how_far_it_was_trained(void **state) {
@@ -14,10 +16,10 @@ static void test_a_head_says_what_it_reads_and_how_far_it_was_trained(void **sta
   snprintf(head, sizeof head, "%s/head.gguf", f.path);
   folder_put(&f, "target.gguf", t.bytes.bytes, t.bytes.size);
   head_target_put(f.path, "head.gguf", &HEAD_TARGET_SHAPE, &t);
-  const draft_arguments a = {.worker = {.model = target, .device = "cpu", .threads = 1, .sessions = 1},
-                             .model_draft = head,
-                             .type = GGUF_BF16,
-                             .rows = 4};
+  flag_values a = flag_defaults;
+  a.model = target, a.draft_model = head, a.device = "cpu";
+  a.threads = a.sessions = 1, a.rows = 4;
+  a.draft_type = flag_word_number(flag_of(FLAG_draft_type), "bf16");
   static draft_eagle3 m;
   draft_options o = {0};
   drafter d = {0};

@@ -328,7 +328,7 @@ static void test_a_draft_whose_device_is_lost_leaves(void **state) {
   rig_only(&w->r, TARGET, MSG_BYE);
   assert_int_equal(rig_logged(&w->r, "is lost: see the system's log"), 1);
   const action *last = &w->r.out.list[w->r.out.count - 1];
-  assert_true(last->kind == ACTION_EXIT && last->code == PROGRAM_EXIT_DEVICE);
+  assert_true(last->kind == ACTION_EXIT && last->code == STATUS_DEVICE);
   assert_false(draft_next_batch(w->d, &b));
   assert_false(draft_drained(w->d));
 }

@@ -94,7 +94,7 @@ static void test_a_file_that_is_cut_ends_the_program_with_a_sentence(void **stat
     write_file();
     int status = in_child(runs[i], said, sizeof said);
     assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), PROGRAM_EXIT_FILE);
+    assert_int_equal(WEXITSTATUS(status), STATUS_FILE);
     assert_non_null(strstr(said, path));
     assert_non_null(strstr(said, "was cut"));
     assert_ptr_equal(strchr(said, '\n'), said + strlen(said) - 1); /* one line */

@@ -444,7 +444,7 @@ static void test_what_the_target_is_asked_and_the_ledger_is_told(void **state) {
     run r;
     err e = {0};
     init(&r, &model, table[i].max_tokens);
-    r.p.workers = (worker_settings){.draft = table[i].draft, .math = "f32", .draft_layers = i == 1 ? 4 : 0};
+    r.p.workers = (flag_values){.draft = table[i].draft, .math = 0 /* f32 */, .draft_layers = i == 1 ? 4 : 0};
     r.q.speculate = strcmp(table[i].draft, "none") != 0;
     r.q.budget = table[i].budget;
     r.q.lockstep = r.q.single_token = true;

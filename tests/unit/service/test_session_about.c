@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-static const worker_settings settings = {
-    .draft = "model", .draft_model = "/models/small.gguf", .draft_layers = 5, .math = "f32"};
+static const flag_values settings = {
+    .draft = "model", .draft_model = "/models/small.gguf", .draft_layers = 5, .math = 0 /* f32 */};
 
 static void test_what_is_written_is_read(void **state) {
   (void)state;
@@ -55,7 +55,7 @@ static void test_the_path_of_a_model_is_absolute(void **state) {
   (void)state;
   request r;
   session_about a;
-  worker_settings s = settings;
+  flag_values s = settings;
   char *here = realpath(".", NULL);
   request_init(&r);
   s.draft_model = ".";

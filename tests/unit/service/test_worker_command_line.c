@@ -2,6 +2,7 @@
 /* The flags that the programs get which a service starts. */
 #include "orchestrator/service/worker_command_line.h"
 
+#include "common/base/log.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,14 +10,14 @@
 
 #include <cmocka.h>
 
-static const worker_settings plain = {.model = "m.gguf",
-                                      .draft = "ngram",
-                                      .math = "int8",
-                                      .kv = "static",
-                                      .pin = "none",
-                                      .context = 512,
-                                      .threads = 3,
-                                      .sessions = 4};
+static const flag_values plain = {.model = "m.gguf",
+                                  .draft = "ngram",
+                                  .math = 1, /* int8 */
+                                  .draft_type = -1,
+                                  .pin = "none",
+                                  .context = 512,
+                                  .threads = 3,
+                                  .sessions = 4};
 
 /* All arguments with blanks between them. */
 static const char *joined(const worker_command_line *c) {
@@ -31,28 +32,28 @@ static const char *joined(const worker_command_line *c) {
 
 static void test_a_target_gets_all_of_its_settings(void **state) {
   (void)state;
-  worker_settings s = plain;
+  flag_values s = plain;
   worker_command_line c;
   worker_command_line_target(&c, &s, "ipc:///o", "ipc:///t");
-  assert_string_equal(
-      joined(&c),
-      "-m m.gguf --orchestrator ipc:///o --bind ipc:///t --ctx 512 --threads 3 --pin none --sessions 4 "
-      "--kv static --kv-blocks 0 --kv-memory 0 --math int8 --log-level warning");
+  assert_string_equal(joined(&c),
+                      "--orchestrator ipc:///o --log-level warning --bind ipc:///t --ctx 512 --model m.gguf "
+                      "--threads 3 --pin none "
+                      "--sessions 4 --kv static --kv-blocks 0 --kv-memory 0 --math int8 --log-format text");
   s.verbose = true;
   s.repack_cache = "/packed";
   s.kv_blocks = 77;
   s.device = "cuda:1";
   s.kv_memory = (int64_t)3 << 30;
   worker_command_line_target(&c, &s, "ipc:///o", "ipc:///t");
-  assert_non_null(strstr(
-      joined(&c),
-      "--kv-blocks 77 --kv-memory 3221225472 --math int8 --log-level info --counters --repack-cache /packed "
-      "--device cuda:1"));
+  assert_non_null(strstr(joined(&c), "--log-level info --counters "));
+  assert_non_null(strstr(joined(&c), "--device cuda:1 "));
+  assert_non_null(
+      strstr(joined(&c), "--kv-blocks 77 --kv-memory 3221225472 --math int8 --repack-cache /packed"));
   s.log_format = LOG_AS_JSON;
   worker_command_line_target(&c, &s, "ipc:///o", "ipc:///t");
-  assert_non_null(strstr(joined(&c), "--log-level info --log-format json"));
+  assert_non_null(strstr(joined(&c), "--log-format json"));
   worker_command_line_draft(&c, &s, "ipc:///o");
-  assert_non_null(strstr(joined(&c), "--log-level info --log-format json"));
+  assert_non_null(strstr(joined(&c), "--log-format json"));
 }
 
 /* By turns only where the two share what computes. */
@@ -65,7 +66,7 @@ static void test_a_draft_takes_turns_on_the_targets_device_alone(void **state) {
                {"cuda:0", NULL, false}, {"cuda:0", "cpu", false},   {"cuda:0", "cuda:0", true},
                {NULL, "cuda:0", false}, {"cuda:0", "cuda:1", false}};
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-    worker_settings s = plain;
+    flag_values s = plain;
     worker_command_line c;
     s.draft = "model";
     s.draft_layers = 6;
@@ -81,12 +82,13 @@ static void test_a_draft_takes_turns_on_the_targets_device_alone(void **state) {
 
 static void test_a_draft_without_a_model_gets_little(void **state) {
   (void)state;
-  worker_settings s = plain;
+  flag_values s = plain;
   worker_command_line c;
   worker_command_line_draft(&c, &s, "ipc:///o");
-  assert_string_equal(joined(&c), "--orchestrator ipc:///o --draft ngram --ctx 512 --log-level warning");
+  assert_string_equal(
+      joined(&c), "--orchestrator ipc:///o --log-level warning --ctx 512 --draft ngram --log-format text");
   s.draft_context = 100;
-  s.draft_candidates = 1;
+  s.candidates = 1;
   worker_command_line_draft(&c, &s, "ipc:///o");
   assert_non_null(strstr(joined(&c), "--ctx 100"));
   assert_non_null(strstr(joined(&c), "--candidates 1"));
@@ -95,7 +97,7 @@ static void test_a_draft_without_a_model_gets_little(void **state) {
 /* There a frame takes as long as a row of a forward. */
 static void test_the_draft_of_a_target_on_a_gpu_polls(void **state) {
   (void)state;
-  worker_settings s = plain;
+  flag_values s = plain;
   worker_command_line c;
   s.device = "cuda:0";
   worker_command_line_draft(&c, &s, "ipc:///o");
@@ -107,14 +109,15 @@ static void test_the_draft_of_a_target_on_a_gpu_polls(void **state) {
 
 static void test_a_draft_with_a_model_gets_both_models(void **state) {
   (void)state;
-  worker_settings s = plain;
+  flag_values s = plain;
   worker_command_line c;
   s.draft = "model";
   s.draft_model = "small.gguf";
   worker_command_line_draft(&c, &s, "ipc:///o");
-  assert_string_equal(joined(&c),
-                      "--orchestrator ipc:///o --draft model --ctx 512 --log-level warning --model m.gguf "
-                      "--model-draft small.gguf --sessions 4 --kv-memory 0 --device cpu --turns");
+  assert_string_equal(
+      joined(&c),
+      "--orchestrator ipc:///o --log-level warning --ctx 512 --model m.gguf --draft model "
+      "--model-draft small.gguf --kv-memory 0 --log-format text --sessions 4 --device cpu --turns");
   s.draft_model = NULL;
   s.draft_layers = 6;
   s.draft_threads = 2;
@@ -122,22 +125,22 @@ static void test_a_draft_with_a_model_gets_both_models(void **state) {
   s.draft_kv_memory = 1000000;
   s.verbose = true;
   worker_command_line_draft(&c, &s, "ipc:///o");
-  assert_non_null(strstr(
-      joined(&c),
-      "--model m.gguf --draft-layers 6 --threads 2 --sessions 4 --kv-memory 1000000 --repack-cache /packed "
-      "--device cpu --turns --counters"));
+  assert_non_null(strstr(joined(&c), "--counters --ctx 512 --model m.gguf --draft model --draft-layers 6 "
+                                     "--kv-memory 1000000 --threads 2 --repack-cache /packed"));
+  assert_non_null(strstr(joined(&c), "--sessions 4 --device cpu --turns"));
 }
 
 /* ... unless the draft reads it in a type of its own. */
 static void test_a_target_gets_the_head_that_its_draft_reads(void **state) {
   (void)state;
   static const struct {
-    const char *draft, *type;
+    const char *draft;
+    int32_t type;
     bool head;
-  } table[] = {{"eagle3,ngram", NULL, true}, {"eagle3", "q4_1", false}, {"model", NULL, false},
-               {"ngram", NULL, false},       {"any", NULL, false},      {"none", NULL, false}};
+  } table[] = {{"eagle3,ngram", -1, true}, {"eagle3", 1, false}, {"model", -1, false},
+               {"ngram", -1, false},       {"any", -1, false},   {"none", -1, false}};
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-    worker_settings s = plain;
+    flag_values s = plain;
     worker_command_line c;
     s.draft = table[i].draft;
     s.draft_type = table[i].type;

@@ -1,5 +1,5 @@
-/* libs: base */
-#include "common/base/program_variables.h"
+/* libs: command_line base */
+#include "common/command_line/flag_variables.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,13 +18,13 @@ static bool keep; /* what the programs that are started from here would find */
 
 /* What is said of this one variable, or of none. */
 static const char *say(const char *name) {
-  int ends[2], err = dup(STDERR_FILENO);
+  int ends[2], before = dup(STDERR_FILENO);
   if (name) setenv(name, "x", 1);
   assert_int_equal(pipe(ends), 0);
   dup2(ends[1], STDERR_FILENO);
-  program_check_variables("tandem");
-  dup2(err, STDERR_FILENO);
-  close(ends[1]), close(err);
+  flag_variables_check("tandem");
+  dup2(before, STDERR_FILENO);
+  close(ends[1]), close(before);
   ssize_t n, got = 0;
   while ((n = read(ends[0], said + got, sizeof said - 1 - (size_t)got)) > 0) got += n;
   said[got] = 0;

@@ -1,5 +1,5 @@
-/* libs: base */
-#include "common/base/llama_flags.h"
+/* libs: command_line base */
+#include "common/command_line/habits.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,36 +29,39 @@ static void flags_by_their_exact_names(void **state) {
                {"-td", "--draft-threads"},
                {"--parallel", "--sessions"}};
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-    const llama_flag *h = llama_flags_find(table[i].theirs, strlen(table[i].theirs));
+    const habit *h = habits_find(table[i].theirs, strlen(table[i].theirs));
     if (!h) fail_msg("%s", table[i].theirs);
     assert_string_equal(h->ours, table[i].ours);
   }
-  assert_non_null(llama_flags_find("--ctx-size=5", 10)); /* as far as it is told */
+  assert_non_null(habits_find("--ctx-size=5", 10)); /* as far as it is told */
   static const char *const none[] = {"", "-", "--", "-nn", "--ctx", "--ctx-siz", "--ctx-size-", "n"};
-  for (size_t i = 0; i < sizeof none / sizeof *none; i++)
-    assert_null(llama_flags_find(none[i], strlen(none[i])));
+  for (size_t i = 0; i < sizeof none / sizeof *none; i++) assert_null(habits_find(none[i], strlen(none[i])));
 }
 
 /* Each is either ours by another name, or there is a word of what to do; none stands twice. */
 static void every_entry_says_something(void **state) {
   (void)state;
   int count;
-  const llama_flag *h = llama_flags_all(&count);
+  const habit *h = habits_all(&count);
   for (int i = 0; i < count; i++) {
-    assert_true(h[i].theirs[0] == '-' && h[i].theirs[1]);
     assert_true(h[i].ours ? strncmp(h[i].ours, "--", 2) == 0 : h[i].instead != NULL);
-    assert_ptr_equal(llama_flags_find(h[i].theirs, strlen(h[i].theirs)), &h[i]);
+    for (const char *at = h[i].theirs; *at; at += strspn(at, " ")) {
+      size_t size = strcspn(at, " ");
+      assert_true(at[0] == '-' && size > 1);
+      assert_ptr_equal(habits_find(at, size), &h[i]);
+      at += size;
+    }
   }
 }
 
 static void commands(void **state) {
   (void)state;
   static const char *const run[] = {"chat", "complete", "generate", "cli"};
-  for (size_t i = 0; i < 4; i++) assert_string_equal(llama_flags_find_command(run[i])->ours, "run");
-  assert_string_equal(llama_flags_find_command("server")->ours, "serve");
-  assert_null(llama_flags_find_command("run"));
-  assert_null(llama_flags_find_command("chats"));
-  assert_null(llama_flags_find_command(""));
+  for (size_t i = 0; i < 4; i++) assert_string_equal(habits_find_command(run[i])->ours, "run");
+  assert_string_equal(habits_find_command("server")->ours, "serve");
+  assert_null(habits_find_command("run"));
+  assert_null(habits_find_command("chats"));
+  assert_null(habits_find_command(""));
 }
 
 int main(void) {

@@ -1,8 +1,8 @@
 /* libs: target draft wire base */
 /* What every worker takes from its command line, shown with the parsers of both workers. */
-#include "wire/worker_arguments.h"
+#include "wire/worker_program.h"
 
-#include "common/base/program.h"
+#include "common/base/exit_status.h"
 #include "draft_worker/draft_arguments.h"
 #include "target_worker/target_arguments.h"
 #include <setjmp.h>
@@ -21,15 +21,14 @@
 typedef enum { TARGET, DRAFT, PROGRAMS } program;
 
 /* The arguments of every worker, as this program takes them from a line of words. */
-static worker_arguments taken(program which, const char *line) {
+static flag_values taken(program which, const char *line) {
   static char text[2][400]; /* arguments point into it */
   char *argv[WORDS_MAX] = {which == TARGET ? "tandem-target" : "tandem-draft"};
   int argc = 1;
   snprintf(text[which], sizeof text[which], "%s", line);
   for (char *rest = text[which], *word; (word = strsep(&rest, " ")) && argc < WORDS_MAX - 1;)
     if (*word) argv[argc++] = word;
-  return which == TARGET ? target_arguments_parse(argc, argv).worker
-                         : draft_arguments_parse(argc, argv).worker;
+  return which == TARGET ? target_arguments_parse(argc, argv).given : draft_arguments_parse(argc, argv);
 }
 
 /* What the program says, and its exit status, when its words are wrong. */
@@ -55,7 +54,7 @@ static int refusal(program which, const char *line, char *said, size_t size) {
 static void test_a_flag_gives_the_same_setting_in_both_workers(void **state) {
   (void)state;
   for (program which = 0; which < PROGRAMS; which++) {
-    const worker_arguments a =
+    const flag_values a =
         taken(which, "-m some.gguf --orchestrator ipc:///o --ctx 512 --sessions 3 --threads 2 "
                      "--repack-cache /packed --counters --parent 77 --log-level debug");
     assert_string_equal(a.model, "some.gguf");
@@ -75,7 +74,7 @@ static void test_a_flag_gives_the_same_setting_in_both_workers(void **state) {
 static void test_what_is_not_given_is_the_default(void **state) {
   (void)state;
   for (program which = 0; which < PROGRAMS; which++) {
-    const worker_arguments a = taken(which, "");
+    const flag_values a = taken(which, "");
     assert_null(a.model);
     assert_null(a.orchestrator);
     assert_null(a.repack_cache);
@@ -118,7 +117,7 @@ static void test_a_bad_value_gives_one_clear_error(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
       char said[2000];
       int status = refusal(which, cases[i].line, said, sizeof said);
-      if (status != PROGRAM_EXIT_USAGE || !strstr(said, cases[i].wanted))
+      if (status != STATUS_USAGE || !strstr(said, cases[i].wanted))
         fail_msg("%s: exit status %d: %s", cases[i].line, status, said);
       const char *name = which == TARGET ? "tandem-target: " : "tandem-draft: ";
       assert_memory_equal(said, name, strlen(name));
@@ -130,21 +129,20 @@ static void test_each_worker_has_its_own_limits(void **state) {
   (void)state;
   char said[2000];
   assert_int_equal(taken(TARGET, "--ctx 0").context, 0);
-  assert_int_equal(refusal(DRAFT, "--ctx 0", said, sizeof said), PROGRAM_EXIT_USAGE);
+  assert_int_equal(refusal(DRAFT, "--ctx 0", said, sizeof said), STATUS_USAGE);
   assert_int_equal(taken(TARGET, "--sessions 1024").sessions, 1024);
-  assert_int_equal(refusal(TARGET, "--sessions 1025", said, sizeof said), PROGRAM_EXIT_USAGE);
-  assert_int_equal(refusal(DRAFT, "--sessions 1024", said, sizeof said), PROGRAM_EXIT_USAGE);
+  assert_int_equal(refusal(TARGET, "--sessions 1025", said, sizeof said), STATUS_USAGE);
+  assert_int_equal(refusal(DRAFT, "--sessions 1024", said, sizeof said), STATUS_USAGE);
 }
 
 static void test_only_a_target_needs_a_model(void **state) {
   (void)state;
-  const worker_arguments none = {0}, all = {.model = "m", .orchestrator = "o"},
-                         no_model = {.orchestrator = "o"};
-  assert_true(worker_arguments_complete(&all, true, NULL));
-  assert_true(worker_arguments_complete(&no_model, false, NULL));
+  const flag_values none = {0}, all = {.model = "m", .orchestrator = "o"}, no_model = {.orchestrator = "o"};
+  assert_true(worker_program_complete(&all, true, NULL));
+  assert_true(worker_program_complete(&no_model, false, NULL));
   const logger quiet = {"test", LOG_ERROR};
-  assert_false(worker_arguments_complete(&no_model, true, &quiet));
-  assert_false(worker_arguments_complete(&none, false, &quiet));
+  assert_false(worker_program_complete(&no_model, true, &quiet));
+  assert_false(worker_program_complete(&none, false, &quiet));
 }
 
 int main(void) {

@@ -1,4 +1,4 @@
-#include "wire/draft_methods.h"
+#include "common/command_line/draft_methods.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* libs: wire base */
-#include "wire/draft_methods.h"
+/* libs: command_line base */
+#include "common/command_line/draft_methods.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

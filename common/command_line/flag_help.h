@@ -1,0 +1,7 @@
+/* flag_help.h - what --help and --usage print. */
+#pragma once
+
+#include "common/command_line/flag_value.h"
+
+/* Prints it for the command called `program`, and ends the program. */
+_Noreturn void flag_help_print(const flag_program *r, const char *program, bool usage);

@@ -1,0 +1,112 @@
+#include "common/command_line/flag_list.h"
+
+#include "common/command_line/habits.h"
+#include "common/command_line/nearest_word.h"
+#include <stdio.h>
+#include <string.h>
+
+#define NAME_MAX_BYTES 40 /* of a flag; a longer one is near to none */
+
+#define BIT(command)      (UINT32_C(1) << FLAGS_##command)
+#define RUN               BIT(RUN)
+#define BATCH             BIT(BATCH)
+#define SERVE             BIT(API)
+#define WORKERS           BIT(WORKERS)
+#define TOP               BIT(TOP)
+#define SERVE_WORKERS     BIT(SERVE)
+#define BENCH_SPECULATION BIT(BENCH)
+#define TOKENIZE          BIT(TOKENIZE)
+#define DETOKENIZE        BIT(DETOKENIZE)
+#define DOCTOR            BIT(DOCTOR)
+#define CONVERT_HEAD      BIT(CONVERT)
+#define KEYGEN            BIT(KEYGEN)
+#define STATUS            BIT(STATUS)
+#define LIST              BIT(LIST)
+#define SHOW              BIT(SHOW)
+#define RESUME            BIT(RESUME)
+#define ROLLBACK          BIT(ROLLBACK)
+#define EXPORT            BIT(EXPORT)
+#define IMPORT            BIT(IMPORT)
+#define CHECK             BIT(CHECK)
+#define REPAIR            BIT(REPAIR)
+#define RELEASE           BIT(RELEASE)
+#define END               BIT(END)
+#define TARGET            BIT(TARGET)
+#define DRAFT             BIT(DRAFT)
+#define BENCH_STEP        BIT(BENCH_STEP)
+#define BENCH_SERVE       BIT(BENCH_SERVE)
+
+#define ANSWER    (RUN | BATCH | SERVE | SERVE_WORKERS | BENCH_SPECULATION)
+#define LISTENING (RUN | BATCH | SERVE | SERVE_WORKERS | RESUME)
+#define WORKER    (TARGET | DRAFT)
+#define EVERY     (BIT(COMMANDS) - 1)
+#define SESSION   (LIST | SHOW | RESUME | ROLLBACK | EXPORT | IMPORT | CHECK | REPAIR | RELEASE | END)
+#define LEDGER    (STATUS | SESSION)
+
+enum { SERVER = 1, INPUT, OUTPUT, SAMPLING, SPECULATION, WORK, NETWORK, KEPT, MISC };
+
+#define TEXT         .type = FLAG_TEXT
+#define OWN          .type = FLAG_OWN
+#define MANY         .type = FLAG_MANY
+#define SWITCH       .type = FLAG_SWITCH
+#define CHOICE       .type = FLAG_CHOICE
+#define INT(l, h)    .type = FLAG_INT, .low = l, .high = h
+#define SIZE         .type = FLAG_SIZE
+#define SEED         .type = FLAG_SEED
+#define NUMBER(l, h) .type = FLAG_NUMBER, .low = l, .high = h
+
+/* clang-format off */
+const flag_row flag_rows[] = {
+#define FLAG(field, name_, letter_, type, default, argument_, commands_, group_, target_, draft_, help_) \
+  {.id = FLAG_##field, .name = name_, .letter = letter_, type, .argument = argument_, .commands = commands_, \
+   .group = group_, .target = target_, .draft = draft_, .help = help_, \
+   .offset = offsetof(flag_values, field)},
+#define ALSO(field, name_, letter_, type, argument_, commands_, group_, help_) \
+  {.id = FLAG_##field, .name = name_, .letter = letter_, type, .argument = argument_, .commands = commands_, \
+   .group = group_, .help = help_, .offset = offsetof(flag_values, field)},
+#include "common/command_line/flags.def"
+#undef FLAG
+#undef ALSO
+};
+/* clang-format on */
+const int flag_row_count = sizeof flag_rows / sizeof *flag_rows;
+
+const flag_values flag_defaults = {
+#define FLAG(field, name, letter, type, default, ...) .field = default,
+#define ALSO(...)
+#include "common/command_line/flags.def"
+};
+
+/* --- by name --- */
+
+const flag_row *flag_named(flag_command command, const char *name, size_t size) {
+  for (const flag_row *r = flag_rows; r < flag_rows + flag_row_count; r++)
+    if (r->commands >> command & 1 && strncmp(r->name, name, size) == 0 && !r->name[size]) return r;
+  return NULL;
+}
+
+const flag_row *flag_of(flag_id id) {
+  const flag_row *r = flag_rows;
+  while (r->id != id) r++;
+  return r;
+}
+
+const char *flag_nearest(flag_command command, const char *wrong) {
+  const char *names[NEAREST_WORDS_MAX] = {"help", "usage"}, *mean[NEAREST_WORDS_MAX] = {"help", "usage"};
+  char theirs[NEAREST_WORDS_MAX][NAME_MAX_BYTES];
+  int count = 2, habits;
+  for (const flag_row *r = flag_rows; r < flag_rows + flag_row_count && count < NEAREST_WORDS_MAX; r++)
+    if (r->commands >> command & 1 && r->help) names[count] = mean[count] = r->name, count++;
+  const habit *h = habits_all(&habits);
+  for (int i = 0; i < habits && count < NEAREST_WORDS_MAX; i++)
+    for (const char *at = h[i].theirs; h[i].ours && (at = strstr(at, "--")) && count < NEAREST_WORDS_MAX;
+         at++) {
+      snprintf(theirs[count], NAME_MAX_BYTES, "%.*s", (int)strcspn(at + 2, " "), at + 2);
+      if (flag_named(command, h[i].ours + 2, strlen(h[i].ours + 2)))
+        names[count] = theirs[count], mean[count] = h[i].ours + 2, count++;
+    }
+  const char *near = nearest_word(wrong, names, count);
+  for (int i = 0; i < count; i++)
+    if (names[i] == near) return near ? mean[i] : NULL;
+  return NULL;
+}

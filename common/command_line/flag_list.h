@@ -1,0 +1,122 @@
+/* flag_list.h - the flags of all programs, made of the table flags.def: their values, and what is known of
+ * each. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Commands of tandem, and the other programs. */
+typedef enum {
+  FLAGS_RUN,
+  FLAGS_BATCH,
+  FLAGS_API,     /* serve */
+  FLAGS_WORKERS, /* of a server, as the next one */
+  FLAGS_TOP,
+  FLAGS_SERVE, /* serve-workers */
+  FLAGS_BENCH, /* of speculation */
+  FLAGS_TOKENIZE,
+  FLAGS_DETOKENIZE,
+  FLAGS_DOCTOR,
+  FLAGS_CONVERT,
+  FLAGS_KEYGEN,
+  FLAGS_STATUS,
+  FLAGS_LIST, /* of sessions, as all up to FLAGS_END */
+  FLAGS_SHOW,
+  FLAGS_RESUME,
+  FLAGS_ROLLBACK,
+  FLAGS_EXPORT,
+  FLAGS_IMPORT,
+  FLAGS_CHECK,
+  FLAGS_REPAIR,
+  FLAGS_RELEASE,
+  FLAGS_END,
+  FLAGS_TARGET,
+  FLAGS_DRAFT,
+  FLAGS_BENCH_STEP,
+  FLAGS_BENCH_SERVE,
+  FLAGS_COMMANDS
+} flag_command;
+
+/* FLAG_model, ...; where a value has come from, the nearer ones later. */
+typedef enum {
+#define FLAG(field, ...) FLAG_##field,
+#define ALSO(...)
+#include "common/command_line/flags.def"
+#undef FLAG
+#undef ALSO
+  FLAG_COUNT
+} flag_id;
+
+typedef enum { FLAG_FROM_DEFAULT, FLAG_FROM_FILE, FLAG_FROM_VARIABLE, FLAG_FROM_COMMAND_LINE } flag_source;
+
+/* Texts are borrowed: of the command line, of the environment, or of a file of flags, which all stay. Of a
+ * CHOICE it is the number of the word. What a program reads itself (OWN, MANY) is the last text. */
+typedef struct flag_values {
+#define TEXT                                 const char *
+#define OWN                                  const char *
+#define MANY                                 const char *
+#define SWITCH                               bool
+#define CHOICE                               int32_t
+#define INT(l, h)                            int32_t
+#define SIZE                                 int64_t
+#define SEED                                 uint64_t
+#define NUMBER(l, h)                         float
+#define FLAG(field, name, letter, type, ...) type field;
+#define ALSO(...)
+#include "common/command_line/flags.def"
+#undef TEXT
+#undef OWN
+#undef MANY
+#undef SWITCH
+#undef CHOICE
+#undef INT
+#undef SIZE
+#undef SEED
+#undef NUMBER
+#undef FLAG
+#undef ALSO
+  uint8_t from[FLAG_COUNT]; /* flag_source */
+} flag_values;
+
+typedef enum {
+  FLAG_TEXT,
+  FLAG_OWN,
+  FLAG_MANY,
+  FLAG_SWITCH,
+  FLAG_CHOICE,
+  FLAG_INT,
+  FLAG_SIZE,
+  FLAG_SEED,
+  FLAG_NUMBER
+} flag_type;
+
+/* A row of the table. */
+typedef struct flag_row {
+  flag_id id;
+  const char *name; /* without dashes */
+  int letter;       /* 0: none */
+  flag_type type;
+  double low, high;           /* INT, NUMBER: both allowed */
+  const char *argument;       /* NULL: it takes no value; "[FILE]": it may have one */
+  uint32_t commands;          /* 1 << flag_command */
+  int group;                  /* of --help */
+  const char *target, *draft; /* the worker's flag that it is handed on by; NULL: it is not */
+  const char *help;           /* NULL: --help does not show it */
+  size_t offset;              /* in flag_values */
+} flag_row;
+
+extern const flag_row flag_rows[];
+extern const int flag_row_count;
+
+/* What is not given, in most commands. */
+extern const flag_values flag_defaults;
+
+/* The command's flag with this very name[size]; NULL: it has none. */
+const flag_row *flag_named(flag_command command, const char *name, size_t size);
+/* The name of the command's flag that is nearest to `wrong`, or that llama.cpp's `wrong` stands for; or NULL.
+ */
+const char *flag_nearest(flag_command command, const char *wrong);
+
+/* The first row of a flag. */
+const flag_row *flag_of(flag_id id);

@@ -1,0 +1,117 @@
+/* tandem config: what the flags of a command are, and where each has come from. */
+#include "common/command_line/flag_reader.h"
+#include "orchestrator/cli/command_table.h"
+#include "orchestrator/cli/commands.h"
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TEXT_MAX 4096 /* bytes of a value */
+
+static const char usage[] =
+    "Usage: tandem config [--show] [COMMAND] [FLAGS...]\n"
+    "What the flags of a command are (of `tandem run' where none is named; of a worker: tandem-target,\n"
+    "tandem-draft), and where each has come from: a file of --config, a variable TANDEM_..., the command\n"
+    "line, or nowhere. It is itself such a file.\n";
+
+static const char *const sources[] = {"default", "file", "variable", "command line"};
+
+/* Flags that may be given several times: all texts, with the flag of each. */
+typedef struct many {
+  flag_id ids[FLAG_COUNT];
+  const char *texts[FLAG_COUNT];
+  int count;
+} many;
+
+static int keep(void *context, flag_id id, const char *text, err *e) {
+  many *m = context;
+  if (flag_of(id)->type != FLAG_MANY) return ERR_OK;
+  if (m->count == FLAG_COUNT)
+    return err_set(e, ERR_LIMIT, "--%s is given too often to be shown", flag_of(id)->name);
+  m->ids[m->count] = id;
+  m->texts[m->count++] = text;
+  return ERR_OK;
+}
+
+static int pass_over(void *context, const char *text, err *e) {
+  (void)context, (void)text, (void)e;
+  return ERR_OK;
+}
+
+/* As YAML, which a JSON string is. */
+static void print_text(const char *text) {
+  json_t *value = json_string(text);
+  char *quoted = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
+  printf("%s ", quoted ? quoted : "\"\"");
+  free(quoted);
+  json_decref(value);
+}
+
+static void print_many(const flag_row *row, const many *m) {
+  bool first = true;
+  printf("[");
+  for (int i = 0; i < m->count; i++) {
+    if (m->ids[i] != row->id) continue;
+    if (!first) printf(", ");
+    print_text(m->texts[i]);
+    first = false;
+  }
+  printf("] ");
+}
+
+/* A default stands in a comment, without a value where it depends on more. */
+static void print_row(const flag_row *row, const flag_values *v, const many *m) {
+  char text[TEXT_MAX];
+  bool given = v->from[row->id] != FLAG_FROM_DEFAULT, plain = given || row->type != FLAG_SIZE; /* 0 */
+  printf("%s%s: ", given ? "" : "# ", row->name);
+  if (given && row->type == FLAG_MANY)
+    print_many(row, m);
+  else if (plain && flag_print(row, v, text, sizeof text))
+    row->type == FLAG_TEXT || row->type == FLAG_OWN ? print_text(text) : (void)printf("%s ", text);
+  printf("# %s\n", sources[v->from[row->id]]);
+}
+
+/* The command whose flags are shown: of one word or of two; `tandem run' where none is named. NULL: there is
+ * none of this name. */
+static const command_table_row *find(int argc, char **argv, int *words) {
+  if (argc < 2 || argv[1][0] == '-') return *words = 0, &command_table[FLAGS_RUN];
+  for (int c = 0; c <= FLAGS_DRAFT; c++) {
+    const char *name = command_table[c].name;
+    size_t first = strlen(argv[1]);
+    if (strcmp(name, argv[1]) == 0) return *words = 1, &command_table[c];
+    if (argc > 2 && strncmp(name, argv[1], first) == 0 && name[first] == ' ' &&
+        strcmp(name + first + 1, argv[2]) == 0)
+      return *words = 2, &command_table[c];
+  }
+  return NULL;
+}
+
+int command_config(int argc, char **argv) {
+  int words = 0;
+  bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
+  if (argc > 1 && strcmp(argv[1], "--show") == 0) argc--, argv[1] = argv[0], argv++; /* all that there is */
+  const command_table_row *shape = help ? NULL : find(argc, argv, &words);
+  if (!shape) {
+    if (!help) fprintf(stderr, "tandem config: there is no command %s\n", argv[1]);
+    fputs(usage, help ? stdout : stderr);
+    return help ? STATUS_OK : STATUS_USAGE;
+  }
+  flags f;
+  many m = {.count = 0};
+  flags_default(&f, (flag_command)(shape - command_table));
+  const flag_program reader = {.command = f.command,
+                               .arguments = shape->arguments,
+                               .text = shape->text,
+                               .values = &f.given,
+                               .context = &m,
+                               .own = keep,
+                               .argument = pass_over};
+  argv[words] = argv[0];
+  flag_read_all(&reader, argc - words, argv + words);
+  for (int i = 0; i < flag_row_count; i++)
+    if (flag_rows[i].commands >> f.command & 1 && flag_rows[i].help && flag_rows[i].id != FLAG_config)
+      print_row(&flag_rows[i], &f.given, &m);
+  flags_fini(&f);
+  return fflush(stdout) == 0 ? STATUS_OK : STATUS_IO;
+}

@@ -52,7 +52,7 @@ enum { SERVER = 1, INPUT, OUTPUT, SAMPLING, SPECULATION, WORK, NETWORK, KEPT, MI
 #define CHOICE       .type = FLAG_CHOICE
 #define INT(l, h)    .type = FLAG_INT, .low = l, .high = h
 #define SIZE         .type = FLAG_SIZE
-#define SEED         .type = FLAG_SEED
+#define SEED(bits)   .type = FLAG_SEED, .high = bits
 #define NUMBER(l, h) .type = FLAG_NUMBER, .low = l, .high = h
 
 /* clang-format off */

@@ -60,7 +60,7 @@ typedef struct flag_values {
 #define CHOICE                               int32_t
 #define INT(l, h)                            int32_t
 #define SIZE                                 int64_t
-#define SEED                                 uint64_t
+#define SEED(bits)                           uint64_t
 #define NUMBER(l, h)                         float
 #define FLAG(field, name, letter, type, ...) type field;
 #define ALSO(...)
@@ -97,7 +97,7 @@ typedef struct flag_row {
   const char *name; /* without dashes */
   int letter;       /* 0: none */
   flag_type type;
-  double low, high;           /* INT, NUMBER: both allowed */
+  double low, high;           /* INT, NUMBER: both allowed; of a SEED high is its bits */
   const char *argument;       /* NULL: it takes no value; "[FILE]": it may have one */
   uint32_t commands;          /* 1 << flag_command */
   int group;                  /* of --help */

@@ -38,7 +38,11 @@ static int take_choice(const flag_row *row, const char *flag, const char *text, 
 
 static int take_whole(const flag_row *row, const char *flag, const char *text, int32_t *out, err *e) {
   int64_t value;
+  bool or_minus_one = row->low == -1;
   int rc = program_int(flag, text, (int64_t)row->low, (int64_t)row->high, &value, e);
+  if (or_minus_one && (rc || value == 0))
+    return err_set(e, ERR_ARG, "%s must be a whole number from 1 to %.0f, or -1, not '%s'", flag, row->high,
+                   text);
   if (rc == ERR_OK) *out = (int32_t)value;
   return rc;
 }
@@ -66,7 +70,7 @@ int flag_take(const flag_program *r, const flag_row *row, const char *text, flag
   case FLAG_SIZE:
     return program_size(flag, text, at, e);
   case FLAG_SEED:
-    return program_int(flag, text, 0, INT64_MAX, at, e);
+    return row->high == 64 ? program_u64(flag, text, at, e) : program_int(flag, text, 0, INT64_MAX, at, e);
   case FLAG_NUMBER:
     return take_number(row, flag, text, at, e);
   default:

@@ -292,9 +292,6 @@ static int check_whole(void *context, err *e) {
   flags *f = context;
   bool chat = f->command == FLAGS_RUN && f->argument_count == 0 && isatty(STDIN_FILENO);
   bool blocks_typed = f->given.from[FLAG_kv_blocks] == FLAG_FROM_COMMAND_LINE;
-  if (f->given.max_tokens == 0 && f->given.from[FLAG_max_tokens] != FLAG_FROM_DEFAULT)
-    return err_set(e, ERR_ARG, "--max-tokens must be a whole number from 1 to %d, or -1, not '0'",
-                   WIRE_CONTEXT_MAX);
   if (!blocks_typed && f->given.kv == 0) f->given.kv_blocks = 0;
   if (f->show < 0) f->show = chat ? SHOW_AUTO : SHOW_NEVER;
   fill_request(f);

@@ -259,7 +259,7 @@ static void values_that_do_not_fit_end_the_program(void **state) {
   (void)state;
   static char *const bad[][2] = {{"--top-k", "-1"}, {"--top-k", "x"}, {"--budget", "65"},
                                  {"--budget", ""},  {"--top-p", "2"}, {"--kv", "dynamic"},
-                                 {"--stop", "bad"}, {"--seed", "-1"}};
+                                 {"--stop", "bad"}, {"--seed", "-1"}, {"--max-tokens", "0"}};
   char text[400];
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     refusal(ARGV(bad[i][0], bad[i][1]), text, sizeof text);
@@ -277,7 +277,11 @@ static void a_flag_has_the_range_of_its_command(void **state) {
   taken t;
   read_flags(FLAGS_TARGET, ARGV("--ctx", "0", "--sessions", "1024"), &t);
   assert_true(t.v.context == 0 && t.v.sessions == 1024);
+  read_flags(FLAGS_DRAFT, ARGV("--replay-seed", "18446744073709551615"), &t);
+  assert_true(t.v.replay_seed == UINT64_MAX);
   char text[400];
+  refusal(ARGV("--seed", "9223372036854775808"), text, sizeof text);
+  assert_non_null(strstr(text, "from 0 to 9223372036854775807"));
   refusal(ARGV("--ctx", "0"), text, sizeof text);
   assert_non_null(strstr(text, "--ctx must be a whole number from 2 to"));
 }
@@ -289,7 +293,7 @@ static const char *sample_of(const flag_row *row, int n, char out[80]) {
   if (row->type == FLAG_CHOICE)
     assert_true(flag_word(row, n, out));
   else if (row->type == FLAG_INT)
-    snprintf(out, 80, "%d", (int)row->low + n);
+    snprintf(out, 80, "%d", (int)row->high - n);
   else if (row->type == FLAG_NUMBER)
     snprintf(out, 80, "%g", row->low + n * 0.5);
   else

@@ -11,7 +11,7 @@
   WORKERS(REFUSED, 5, "a peer refuses to work with this program (version, vocabulary, model)")               \
   TANDEM(INPUT, 6, "a prompt or ids that cannot be used: empty, not UTF-8, longer than the context")         \
   TANDEM(WORKER, 7, "tandem-target or tandem-draft could not start, kept dying or reported an error")        \
-  TANDEM(IO, 8, "a file, a stream or the address of --listen could not be used")                             \
+  ALL(IO, 8, "a file, a stream or the address of --listen could not be used")                                \
   WORKERS(DEVICE, 9, "what it computes on is lost: a driver error that stays, a reset, a removed card")      \
   TANDEM(HANGUP, 129, "ended by SIGHUP; the answer so far was given")                                        \
   ALL(INTERRUPTED, 130, "ended by Ctrl-C (SIGINT); a worker: by a second signal, or its parent is gone")     \

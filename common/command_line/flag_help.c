@@ -1,6 +1,7 @@
 #include "common/command_line/flag_help.h"
 
 #include "common/base/exit_status.h"
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,7 +105,8 @@ static void print_short_usage(const flag_program *r, const char *program) {
     for (const flag_row *row = NULL;
          (row = next_flag(r->command, g, row ? row->name : "")) && size < USAGE_MAX;)
       size += (size_t)snprintf(flags + size, USAGE_MAX - size, " [--%s%s%s]", row->name,
-                               row->argument ? "=" : "", row->argument ? row->argument : "");
+                               row->argument && row->argument[0] != '[' ? "=" : "",
+                               row->argument ? row->argument : "");
   print_words(flags, strlen(flags), printf("Usage: %s ", program), sizeof "Usage:");
 }
 
@@ -130,5 +132,7 @@ _Noreturn void flag_help_print(const flag_program *r, const char *program, bool 
     if (end) print_text(end + 1);
     if (r->more) print_text(r->more);
   }
-  exit(fflush(stdout) == 0 ? STATUS_OK : STATUS_FAILED);
+  if (fflush(stdout) == 0) exit(STATUS_OK);
+  fprintf(stderr, "%s: cannot write to stdout: %s\n", program, strerror(errno));
+  exit(STATUS_IO);
 }

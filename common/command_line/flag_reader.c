@@ -83,12 +83,21 @@ static void add_flag(words *w, const flag_row *row, const char *value) {
 /* The flag with this name, or the one that begins so. */
 static const flag_row *named(const words *w, const char *name, size_t size) {
   const flag_row *found = flag_named(w->reader->command, name, size);
-  for (const flag_row *r = flag_rows; !found && r < flag_rows + flag_row_count; r++)
-    if (r->commands >> w->reader->command & 1 && r->help && strncmp(r->name, name, size) == 0) found = r;
+  if (found || size == 0) return found;
+  const char *other = strncmp("help", name, size) == 0    ? "help"
+                      : strncmp("usage", name, size) == 0 ? "usage"
+                                                          : NULL;
+  for (const flag_row *r = flag_rows; r < flag_rows + flag_row_count; r++) {
+    if (!(r->commands >> w->reader->command & 1) || !r->help || strncmp(r->name, name, size) != 0) continue;
+    if (found) other = r->name;
+    if (!found) found = r;
+  }
+  if (found && other) refuse(w, "--%.*s may be --%s or --%s", (int)size, name, found->name, other);
   return found;
 }
 
 static bool is_help(words *w, const char *name, size_t size) {
+  if (size == 0) return false;
   w->help |= strncmp("help", name, size) == 0;
   w->usage |= !w->help && strncmp("usage", name, size) == 0;
   return w->help || w->usage;
@@ -209,17 +218,18 @@ static void give(const words *w) {
 }
 
 static void read_all(const flag_program *r, int argc, char **argv) {
-  words w = {.reader = r, .program = argv[0], .argv = argv, .argc = argc, .at = 1};
+  const char *folder_end = strrchr(argv[0], '/'), *program = folder_end ? folder_end + 1 : argv[0];
+  words w = {.reader = r, .program = program, .argv = argv, .argc = argc, .at = 1};
   w.list = calloc((size_t)argc + 1, sizeof *w.list);
   if (!w.list) {
-    fprintf(stderr, "%s: out of memory\n", argv[0]);
+    fprintf(stderr, "%s: out of memory\n", program);
     exit(STATUS_FAILED);
   }
   take_all(&w);
-  if (w.help || w.usage) flag_help_print(r, argv[0], w.usage); /* a wrong variable shall not hide it */
+  if (w.help || w.usage) flag_help_print(r, program, w.usage); /* a wrong variable shall not hide it */
   warn_of_idle(&w);
   read_file(&w);
-  flag_variables_read(r, argv[0]);
+  flag_variables_read(r, program);
   give(&w);
   free(w.list);
 }

@@ -106,7 +106,7 @@ bool flag_print(const flag_row *row, const flag_values *v, char *out, size_t siz
   case FLAG_SEED:
     return v->from[row->id] && snprintf(out, size, "%" PRIu64, *(const uint64_t *)at) < (int)size;
   case FLAG_NUMBER:
-    return snprintf(out, size, "%g", (double)*(const float *)at) < (int)size;
+    return snprintf(out, size, "%.9g", (double)*(const float *)at) < (int)size;
   default:
     return false;
   }

@@ -1,13 +1,15 @@
 /* tandem config: what the flags of a command are, and where each has come from. */
+#include "common/base/utf8.h"
 #include "common/command_line/flag_reader.h"
 #include "orchestrator/cli/command_table.h"
 #include "orchestrator/cli/commands.h"
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define TEXT_MAX 4096 /* bytes of a value */
+#define TEXT_MAX 64 /* bytes of a number or a word */
+
+#define MANY_MAX 1024 /* more than a request takes */
 
 static const char usage[] =
     "Usage: tandem config [--show] [COMMAND] [FLAGS...]\n"
@@ -19,15 +21,15 @@ static const char *const sources[] = {"default", "file", "variable", "command li
 
 /* Flags that may be given several times: all texts, with the flag of each. */
 typedef struct many {
-  flag_id ids[FLAG_COUNT];
-  const char *texts[FLAG_COUNT];
+  flag_id ids[MANY_MAX];
+  const char *texts[MANY_MAX];
   int count;
 } many;
 
 static int keep(void *context, flag_id id, const char *text, err *e) {
   many *m = context;
   if (flag_of(id)->type != FLAG_MANY) return ERR_OK;
-  if (m->count == FLAG_COUNT)
+  if (m->count == MANY_MAX)
     return err_set(e, ERR_LIMIT, "--%s is given too often to be shown", flag_of(id)->name);
   m->ids[m->count] = id;
   m->texts[m->count++] = text;
@@ -39,13 +41,32 @@ static int pass_over(void *context, const char *text, err *e) {
   return ERR_OK;
 }
 
-/* As YAML, which a JSON string is. */
+/* In quotes, as YAML: what it folds or refuses is escaped. Of bytes that are no UTF-8 YAML can say nothing.
+ */
 static void print_text(const char *text) {
-  json_t *value = json_string(text);
-  char *quoted = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
-  printf("%s ", quoted ? quoted : "\"\"");
-  free(quoted);
-  json_decref(value);
+  const uint8_t *p = (const uint8_t *)text;
+  size_t left = strlen(text), length;
+  uint32_t code;
+  putchar('"');
+  for (; left > 0; p += length, left -= length) {
+    bool good = utf8_next(p, left, &length, &code) == UTF8_CHARACTER;
+    bool plain = code < 0x7f
+                     ? code >= 0x20 && code != '"' && code != '\\'
+                     : code >= 0xa0 && code != 0x2028 && code != 0x2029 && code != 0xfeff && code < 0xfff0;
+    if (good && (plain || code > 0xffff))
+      fwrite(p, 1, length, stdout);
+    else
+      printf("\\u%04X", good ? code : 0xfffd);
+  }
+  printf("\" ");
+}
+
+/* A flag that may stand without a value is true then. */
+static void print_own(const char *text, bool given) {
+  if (text)
+    print_text(text);
+  else if (given)
+    printf("true ");
 }
 
 static void print_many(const flag_row *row, const many *m) {
@@ -67,8 +88,10 @@ static void print_row(const flag_row *row, const flag_values *v, const many *m) 
   printf("%s%s: ", given ? "" : "# ", row->name);
   if (given && row->type == FLAG_MANY)
     print_many(row, m);
+  else if (row->type == FLAG_TEXT || row->type == FLAG_OWN)
+    print_own(*(const char *const *)((const char *)v + row->offset), given);
   else if (plain && flag_print(row, v, text, sizeof text))
-    row->type == FLAG_TEXT || row->type == FLAG_OWN ? print_text(text) : (void)printf("%s ", text);
+    printf("%s ", text);
   printf("# %s\n", sources[v->from[row->id]]);
 }
 
@@ -98,7 +121,7 @@ int command_config(int argc, char **argv) {
     return help ? STATUS_OK : STATUS_USAGE;
   }
   flags f;
-  many m = {.count = 0};
+  static many m;
   flags_default(&f, (flag_command)(shape - command_table));
   const flag_program reader = {.command = f.command,
                                .arguments = shape->arguments,

@@ -12,7 +12,7 @@
 #include <uv.h>
 
 #define CHILD_PROCESSES_MAX       4
-#define CHILD_PROCESSES_ARGS_MAX  32
+#define CHILD_PROCESSES_ARGS_MAX  64
 #define CHILD_PROCESSES_GRACE_MS  2000  /* from SIGTERM to SIGKILL */
 #define CHILD_PROCESSES_STEADY_MS 60000 /* one that ran for so long is counted anew */
 #define CHILD_PROCESSES_ASK_MS    10000 /* for what a program knows at once */

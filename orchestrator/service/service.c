@@ -254,6 +254,8 @@ static void on_worker_exit(void *context, const child_processes_exit *x) {
   s->draft_overdue = true;
 }
 
+_Static_assert(WORKER_COMMAND_LINE_MAX <= CHILD_PROCESSES_ARGS_MAX, "whatever is handed on fits");
+
 static int start_program(service *s, const char *name, const worker_command_line *line, int32_t *child,
                          err *e) {
   *child = child_processes_add(s->children, name, line->list, e);

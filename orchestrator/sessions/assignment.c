@@ -336,6 +336,7 @@ static void fill_target(client_step *c, client_session *s) {
     return;
   }
   s->target = (client_assignment){.peer = id};
+  session_stats_arrive(&s->stats, client_worker_hello(c, id)->incarnation);
   s->opening_since_us = c->now;
   s->attach_since_us = 0;
   assignment_open_target(c, s);

@@ -44,10 +44,15 @@ void session_stats_begin(session_stats *s, int32_t length) {
   clear(&s->now, s->now_per_pos);
 }
 
+void session_stats_arrive(session_stats *s, wire_id incarnation) {
+  s->at = incarnation;
+}
+
 void session_stats_leave(session_stats *s, peer_id target, int32_t length) {
   add(&s->before, s->before_per_pos, &s->now);
   s->before.accepted_per_pos = s->before_per_pos;
   s->left = s->reported ? 0 : target;
+  s->left_at = s->at;
   s->left_tokens = s->reported ? 0 : length - s->from;
   s->missing += s->left_tokens;
   session_stats_begin(s, length);
@@ -57,7 +62,7 @@ void session_stats_leave(session_stats *s, peer_id target, int32_t length) {
  * forward gives one token, and those that it accepted. */
 static int32_t earlier_tokens(const session_stats *s, const msg_stats *stats, int32_t length) {
   int64_t more = (int64_t)(stats->forwards + stats->accepted) - (length - s->from);
-  if (!s->left || more < s->left_tokens) return 0;
+  if (!s->left || !wire_id_equal(s->at, s->left_at) || more < s->left_tokens) return 0;
   return more < s->missing ? (int32_t)more : s->missing;
 }
 

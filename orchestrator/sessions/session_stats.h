@@ -4,6 +4,7 @@
 #pragma once
 
 #include "wire/actions.h"
+#include "wire/message.h"
 
 typedef struct session_stats {
   msg_stats before; /* of earlier targets; its accepted_per_pos points to before_per_pos */
@@ -13,12 +14,16 @@ typedef struct session_stats {
   bool reported;       /* the present target has reported */
   int32_t from;        /* the committed length when the present target began */
   int32_t missing;     /* tokens of earlier targets that have not reported */
+  wire_id at;          /* the present target's program, or the last one's */
+  wire_id left_at;     /* and that of `left` */
   peer_id left;        /* the last of these, which may still report; 0: none */
   int32_t left_tokens; /* its part of `missing` */
 } session_stats;       /* All zero at first, but for `missing`: tokens that an earlier run decoded. */
 
 /* A target begins at this committed length. */
 void session_stats_begin(session_stats *s, int32_t length);
+/* It has gone to this target's program. */
+void session_stats_arrive(session_stats *s, wire_id incarnation);
 /* The session leaves its target, which may still report, and the next target begins at this length. */
 void session_stats_leave(session_stats *s, peer_id target, int32_t length);
 /* The present target reports at this length; a later report replaces the earlier one. It counts from the

@@ -55,6 +55,22 @@ class Agree(Case):
             shown = flags_of_config(words[1:] if words[0] == "tandem" else words)
             self.assertEqual(shown - OF_PARSER, set(self.helps[command]) - OF_PARSER, command)
 
+    def test_config_shows_what_may_be_given_back_as_a_file(self):
+        odd = "a\x7fb\x85\u2028\ufeff\uffff \u00e9 \U0001f600 \"\\ \t"
+        for command, *flags in (
+            ("run", "--show", "--tree", "--raw", "--temp", "0.12345678", "--top-p", "0.9999999"),
+            ("run", "--show", "never", "--stop", odd, "--stop", "null", "--kv-memory", "3G"),
+            ("batch", "--system", "x" * 5000, "--seed", str(2**63 - 1), "--max-tokens", "-1"),
+            ("serve", "--system", odd, *["--logit-bias", "5-1"] * 512),
+            ("tandem-draft", "--draft", "", "--replay-seed", str(2**64 - 1), "--busy-poll", "0"),
+        ):
+            file = self.folder / "flags.yaml"
+            file.write_text(said("tandem", "config", "--show", command, *flags))
+            again = said("tandem", "config", "--show", command, "--config", str(file))
+            self.assertEqual(again.replace("# file\n", "# command line\n"), file.read_text())
+            given = {flag for flag in flags if flag.startswith("--")}
+            self.assertEqual(file.read_text().count("# command line\n"), len(given), flags[0])
+
     def test_completion_knows_the_flags_of_help(self):
         for command in (*ALL, *OTHERS):
             words = re.search(rf"^  \['{command}'\]='(.*)'$", self.completion, re.M)[1].split()

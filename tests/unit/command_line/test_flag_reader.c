@@ -147,6 +147,8 @@ static void a_wrong_flag_has_a_nearest_one(void **state) {
   static const struct {
     const char *given, *meant;      /* NULL: nothing is near */
   } table[] = {{"--max-tok", NULL}, /* the beginning of a flag is the flag */
+               {"--mo", "--mo may be --model or --model-draft"},
+               {"--=x", "there is no flag --"},
                {"--max-tokns", "did you mean --max-tokens?"},
                {"--mxa-tokens=5", "did you mean --max-tokens?"},
                {"--modell", "did you mean --model?"},

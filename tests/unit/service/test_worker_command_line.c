@@ -56,6 +56,29 @@ static void test_a_target_gets_all_of_its_settings(void **state) {
   assert_non_null(strstr(joined(&c), "--log-format json"));
 }
 
+/* Every flag that is handed on is given, so that there is the most to say. */
+static void test_all_flags_at_once_have_room(void **state) {
+  (void)state;
+  flag_values s = plain;
+  worker_command_line c;
+  for (const flag_row *r = flag_rows; r < flag_rows + flag_row_count; r++) {
+    void *at = (char *)&s + r->offset;
+    s.from[r->id] = FLAG_FROM_COMMAND_LINE;
+    if (r->type == FLAG_TEXT || r->type == FLAG_OWN) *(const char **)at = "eagle3";
+    if (r->type == FLAG_SWITCH) *(bool *)at = true;
+    if (r->type == FLAG_CHOICE) *(int32_t *)at = 0;
+    if (r->type == FLAG_INT) *(int32_t *)at = (int32_t)r->high;
+    if (r->type == FLAG_SIZE) *(int64_t *)at = INT64_MAX;
+  }
+  s.draft_type = -1; /* then the target has the head, too */
+  worker_command_line_target(&c, &s, "ipc:///o", "ipc:///t");
+  assert_non_null(strstr(joined(&c), "--head eagle3"));
+  s.draft_type = 0;
+  s.draft_device = s.device = "cuda:0";
+  worker_command_line_draft(&c, &s, "ipc:///o");
+  assert_non_null(strstr(joined(&c), "--turns"));
+}
+
 /* By turns only where the two share what computes. */
 static void test_a_draft_takes_turns_on_the_targets_device_alone(void **state) {
   (void)state;
@@ -156,6 +179,7 @@ int main(void) {
       cmocka_unit_test(test_a_draft_without_a_model_gets_little),
       cmocka_unit_test(test_the_draft_of_a_target_on_a_gpu_polls),
       cmocka_unit_test(test_a_draft_with_a_model_gets_both_models),
+      cmocka_unit_test(test_all_flags_at_once_have_room),
       cmocka_unit_test(test_a_draft_takes_turns_on_the_targets_device_alone),
       cmocka_unit_test(test_a_target_gets_the_head_that_its_draft_reads),
   };

@@ -114,9 +114,11 @@ static void test_what_two_targets_have_given_is_no_earlier_visit(void **state) {
   (void)state;
   session_stats f = {0};
   session_stats_begin(&f, 100);
-  session_stats_leave(&f, B, 110);
-  session_stats_report(&f, &some, 127);
-  assert_int_equal(session_stats_missing(&f, 127), 10);
+  session_stats_arrive(&f, (wire_id){{B}});
+  session_stats_leave(&f, B, 104);
+  session_stats_arrive(&f, (wire_id){{A}});
+  session_stats_report(&f, &some, 119);
+  assert_int_equal(session_stats_missing(&f, 119), 4);
 }
 
 int main(void) {

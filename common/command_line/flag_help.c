@@ -103,10 +103,15 @@ static void print_short_usage(const flag_program *r, const char *program) {
   size_t size = 0;
   for (int g = 0; g < GROUPS; g++)
     for (const flag_row *row = NULL;
-         (row = next_flag(r->command, g, row ? row->name : "")) && size < USAGE_MAX;)
+         (row = next_flag(r->command, g, row ? row->name : "")) && size < USAGE_MAX;) {
+      const char *value = row->argument ? row->argument : "";
+      bool optional = *value == '[';
       size += (size_t)snprintf(flags + size, USAGE_MAX - size, " [--%s%s%s]", row->name,
-                               row->argument && row->argument[0] != '[' ? "=" : "",
-                               row->argument ? row->argument : "");
+                               optional ? "[="
+                               : *value ? "="
+                                        : "",
+                               value + optional);
+    }
   print_words(flags, strlen(flags), printf("Usage: %s ", program), sizeof "Usage:");
 }
 

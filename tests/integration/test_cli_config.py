@@ -69,7 +69,7 @@ class Config(Command):
             command = [program, "--config", file]
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT)
             self.assertEqual(done.returncode, USAGE)
-            self.assertTrue(done.stderr.startswith(f"{program}: {file}:2: "), done.stderr)
+            self.assertTrue(done.stderr.startswith(f"{pathlib.Path(program).name}: {file}:2: "), done.stderr)
             self.assertEqual(len(done.stderr.splitlines()), 1)
 
     def test_an_empty_file_says_nothing(self):

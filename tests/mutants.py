@@ -252,7 +252,8 @@ def builders_of(builds, tests, work):
         build = next((b.resolve() for b in builds if (b / "bin" / program).exists()), None)
         if not build:
             sys.exit(f"mutants: {test}, which catches some, is not there: a new name?")
-        made.setdefault(build, Builder(build, work / build.name))
+        if build not in made:
+            made[build] = Builder(build, work / build.name)
         found[test] = made[build]
     return found
 

@@ -1,10 +1,10 @@
 /* tandem-bench: what `tandem bench` runs. `step`: where the time of one step of a model goes on this machine,
  * op by op, beside what the machine could do at best. `serve`: bench/serve/serve.h. */
-#include "bench/timed_threads.h"
 #include "bench/limits.h"
 #include "bench/probe.h"
 #include "bench/serve/serve.h"
 #include "bench/step.h"
+#include "bench/timed_threads.h"
 #include "common/base/cpus.h"
 #include "common/base/program.h"
 #include "common/command_line/flag_reader.h"

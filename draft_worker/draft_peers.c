@@ -1,7 +1,7 @@
 #include "draft_worker/draft_peers.h"
 
-#include "common/base/min.h"
 #include "common/base/log.h"
+#include "common/base/min.h"
 #include "common/base/program.h"
 
 bool draft_peers_is_orchestrator(const draft *d, const roster_peer *p) {

@@ -1,7 +1,7 @@
 #include "draft_worker/worker.h"
 
-#include "common/base/min.h"
 #include "common/base/log.h"
+#include "common/base/min.h"
 #include "common/base/program.h"
 #include "draft_worker/draft_open.h"
 #include "draft_worker/draft_peers.h"

@@ -1,7 +1,7 @@
 #include "target_worker/worker.h"
 
-#include "common/base/min.h"
 #include "common/base/log.h"
+#include "common/base/min.h"
 #include "common/base/program.h"
 #include "target_worker/attached_drafts.h"
 #include "target_worker/device_loss.h"

@@ -49,11 +49,10 @@ static void give(const file *c, const flag_row *row, const char *value, size_t l
 }
 
 static void give_one(const file *c, const flag_row *row, const char *name, const yaml_node_t *n) {
-  bool optional = row->argument && row->argument[0] == '[',
-       switches = is_plain(n, "true") || is_plain(n, "false");
+  bool switches = is_plain(n, "true") || is_plain(n, "false");
   size_t line = n->start_mark.line;
   if (!row->argument && !switches) refuse(c, line, "%s must be true or false", name);
-  if (!row->argument || (optional && switches)) {
+  if (!row->argument || (flag_is_optional(row) && switches)) {
     if (is_plain(n, "true")) give(c, row, NULL, line);
     return;
   }

@@ -54,16 +54,21 @@ static void print_text(const char *text) {
 
 /* ---- flags ---- */
 
+/* "=FILE", or "[=FILE]" where it may be left out, in two parts. */
+typedef struct value {
+  const char *mark, *text;
+} value;
+
+static value value_of(const flag_row *row) {
+  if (!row->argument) return (value){"", ""};
+  return flag_is_optional(row) ? (value){"[=", row->argument + 1} : (value){"=", row->argument};
+}
+
 /* "  -m, --model=FILE" and what that is. */
 static void print_flag(const flag_row *row) {
   const char letter[] = {'-', (char)row->letter, ',', 0};
-  const char *value = row->argument;
-  bool optional = value && value[0] == '[';
-  int at = printf("  %-3s --%s%s%s", row->letter ? letter : "", row->name,
-                  optional ? "[="
-                  : value  ? "="
-                           : "",
-                  value ? value + optional : "");
+  value v = value_of(row);
+  int at = printf("  %-3s --%s%s%s", row->letter ? letter : "", row->name, v.mark, v.text);
   if (at > HELP_AT - 2) at = printf("\n") - 1;
   printf("%*s", HELP_AT - at, "");
   print_words(row->help, strlen(row->help), HELP_AT, HELP_AT);
@@ -104,13 +109,8 @@ static void print_short_usage(const flag_program *r, const char *program) {
   for (int g = 0; g < GROUPS; g++)
     for (const flag_row *row = NULL;
          (row = next_flag(r->command, g, row ? row->name : "")) && size < USAGE_MAX;) {
-      const char *value = row->argument ? row->argument : "";
-      bool optional = *value == '[';
-      size += (size_t)snprintf(flags + size, USAGE_MAX - size, " [--%s%s%s]", row->name,
-                               optional ? "[="
-                               : *value ? "="
-                                        : "",
-                               value + optional);
+      value v = value_of(row);
+      size += (size_t)snprintf(flags + size, USAGE_MAX - size, " [--%s%s%s]", row->name, v.mark, v.text);
     }
   print_words(flags, strlen(flags), printf("Usage: %s ", program), sizeof "Usage:");
 }

@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NAME_MAX_BYTES 40 /* of a flag; a longer one is near to none */
-
 #define BIT(command)      (UINT32_C(1) << FLAGS_##command)
 #define RUN               BIT(RUN)
 #define BATCH             BIT(BATCH)
@@ -35,6 +33,8 @@
 #define DRAFT             BIT(DRAFT)
 #define BENCH_STEP        BIT(BENCH_STEP)
 #define BENCH_SERVE       BIT(BENCH_SERVE)
+
+_Static_assert(FLAGS_COMMANDS < 32, "a command is a bit of flag_row.commands");
 
 #define ANSWER    (RUN | BATCH | SERVE | SERVE_WORKERS | BENCH_SPECULATION)
 #define LISTENING (RUN | BATCH | SERVE | SERVE_WORKERS | RESUME)
@@ -85,6 +85,10 @@ const flag_row *flag_named(flag_command command, const char *name, size_t size) 
   return NULL;
 }
 
+bool flag_is_optional(const flag_row *row) {
+  return row->argument && row->argument[0] == '[';
+}
+
 const flag_row *flag_of(flag_id id) {
   const flag_row *r = flag_rows;
   while (r->id != id) r++;
@@ -93,7 +97,7 @@ const flag_row *flag_of(flag_id id) {
 
 const char *flag_nearest(flag_command command, const char *wrong) {
   const char *names[NEAREST_WORDS_MAX] = {"help", "usage"}, *mean[NEAREST_WORDS_MAX] = {"help", "usage"};
-  char theirs[NEAREST_WORDS_MAX][NAME_MAX_BYTES];
+  char theirs[NEAREST_WORDS_MAX][FLAG_NAME_MAX];
   int count = 2, habits;
   for (const flag_row *r = flag_rows; r < flag_rows + flag_row_count && count < NEAREST_WORDS_MAX; r++)
     if (r->commands >> command & 1 && r->help) names[count] = mean[count] = r->name, count++;
@@ -101,7 +105,7 @@ const char *flag_nearest(flag_command command, const char *wrong) {
   for (int i = 0; i < habits && count < NEAREST_WORDS_MAX; i++)
     for (const char *at = h[i].theirs; h[i].ours && (at = strstr(at, "--")) && count < NEAREST_WORDS_MAX;
          at++) {
-      snprintf(theirs[count], NAME_MAX_BYTES, "%.*s", (int)strcspn(at + 2, " "), at + 2);
+      snprintf(theirs[count], FLAG_NAME_MAX, "%.*s", (int)strcspn(at + 2, " "), at + 2);
       if (flag_named(command, h[i].ours + 2, strlen(h[i].ours + 2)))
         names[count] = theirs[count], mean[count] = h[i].ours + 2, count++;
     }

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define FLAG_NAME_MAX 40 /* bytes of a name; a longer one is near to none */
+
 /* Commands of tandem, and the other programs. */
 typedef enum {
   FLAGS_RUN,
@@ -118,5 +120,7 @@ const flag_row *flag_named(flag_command command, const char *name, size_t size);
  */
 const char *flag_nearest(flag_command command, const char *wrong);
 
+/* Whether it may stand without its value. */
+bool flag_is_optional(const flag_row *row);
 /* The first row of a flag. */
 const flag_row *flag_of(flag_id id);

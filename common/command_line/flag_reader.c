@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NAME_MAX_BYTES 40  /* of a flag; a longer one is near to none */
 #define IDLE_MAX_BYTES 120 /* of what is said of flags that change nothing */
 
 /* ---- the words of the command line ---- */
@@ -71,9 +70,8 @@ static void add(words *w, const flag_row *row, const char *text) {
 
 /* value: what stands with the flag, or NULL. */
 static void add_flag(words *w, const flag_row *row, const char *value) {
-  bool optional = row->argument && row->argument[0] == '[';
   if (!row->argument && value) refuse(w, "--%s takes no value", row->name);
-  if (row->argument && !value && !optional) {
+  if (row->argument && !value && !flag_is_optional(row)) {
     if (w->at == w->argc) refuse(w, "--%s requires an argument", row->name);
     value = w->argv[w->at++];
   }
@@ -108,7 +106,7 @@ static void take_long(words *w, const char *flag) {
   const char *value = flag[size] ? flag + size + 1 : NULL;
   const habit *h = flag_named(w->reader->command, flag + 2, size - 2) ? NULL : habits_find(flag, size);
   const flag_row *row = h ? need_habit(w, h, flag, size) : named(w, flag + 2, size - 2);
-  char wrong[NAME_MAX_BYTES + 2];
+  char wrong[FLAG_NAME_MAX + 2];
   snprintf(wrong, sizeof wrong, "%.*s", (int)size - 2, flag + 2);
   if (row)
     add_flag(w, row, value);
@@ -124,7 +122,7 @@ static const flag_row *lettered(const words *w, char letter) {
 
 /* -max-tokens would be -m with a value. */
 static void refuse_long_name(const words *w, const char *flag, size_t size) {
-  char name[NAME_MAX_BYTES + 2];
+  char name[FLAG_NAME_MAX + 2];
   int n = snprintf(name, sizeof name, "-%.*s", (int)size, flag);
   if (size < 3 || n >= (int)sizeof name) return;
   const habit *h = habits_find(name, (size_t)n);

@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NAME_MAX_BYTES 40 /* of a flag */
-
 /* ---- words of a choice ---- */
 
 bool flag_word(const flag_row *row, int n, char out[FLAG_WORD_MAX]) {
@@ -56,7 +54,7 @@ static int take_number(const flag_row *row, const char *flag, const char *text, 
 
 int flag_take(const flag_program *r, const flag_row *row, const char *text, flag_source from, err *e) {
   void *at = (char *)r->values + row->offset;
-  char flag[NAME_MAX_BYTES + 3];
+  char flag[FLAG_NAME_MAX + 3];
   snprintf(flag, sizeof flag, "--%s", row->name);
   r->values->from[row->id] = (uint8_t)from;
   switch (row->type) {

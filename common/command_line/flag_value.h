@@ -21,12 +21,12 @@ typedef struct flag_program {
 
 /* Puts a value where it belongs; text: NULL of a switch. ERR_ARG says what it must be. */
 int flag_take(const flag_program *p, const flag_row *row, const char *text, flag_source from, err *e);
+
 #define FLAG_WORD_MAX 64 /* bytes of a word of a choice, with the zero */
 
 /* Word `n` of a row's argument "a|b|c", into out[FLAG_WORD_MAX]; false: it has fewer. */
 bool flag_word(const flag_row *row, int n, char out[FLAG_WORD_MAX]);
 /* The number of a word, or -1. */
 int flag_word_number(const flag_row *row, const char *word);
-/* The value as it would be typed, into out[size]; false: there is none, or it depends on more than the table.
- */
+/* The value as it would be typed, into out[size]; false: there is none, or it depends on more. */
 bool flag_print(const flag_row *row, const flag_values *v, char *out, size_t size);

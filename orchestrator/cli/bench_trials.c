@@ -1,8 +1,8 @@
 #include "orchestrator/cli/bench_trials.h"
 
 #include "common/base/program.h"
-#include "common/file/head_lookup.h"
 #include "common/command_line/draft_methods.h"
+#include "common/file/head_lookup.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TEXT_MAX 64 /* bytes of a number or a word */
-
+#define TEXT_MAX 64   /* bytes of a number or a word */
 #define MANY_MAX 1024 /* more than a request takes */
 
 static const char usage[] =
@@ -41,8 +40,8 @@ static int pass_over(void *context, const char *text, err *e) {
   return ERR_OK;
 }
 
-/* In quotes, as YAML: what it folds or refuses is escaped. Of bytes that are no UTF-8 YAML can say nothing.
- */
+/* In quotes, as YAML: what it folds or refuses is escaped. For bytes that are no
+ * UTF-8, of which YAML can say nothing, stands U+FFFD. */
 static void print_text(const char *text) {
   const uint8_t *p = (const uint8_t *)text;
   size_t left = strlen(text), length;

@@ -1,8 +1,8 @@
 /* tandem session: what the ledger keeps, to look at and to go on with. */
 #include "orchestrator/cli/command_session.h"
 
-#include "common/base/json_text.h"
 #include "common/base/clock.h"
+#include "common/base/json_text.h"
 #include "common/command_line/nearest_word.h"
 #include "orchestrator/ledger/ledger_change.h"
 #include "orchestrator/service/result_json.h"

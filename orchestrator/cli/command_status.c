@@ -1,8 +1,8 @@
 /* tandem status: what runs now on this machine, by the ledger. */
 #include "common/base/json_text.h"
 #include "common/base/log.h"
-#include "orchestrator/ledger/ledger_change.h"
 #include "orchestrator/cli/commands.h"
+#include "orchestrator/ledger/ledger_change.h"
 #include "orchestrator/ledger/ledger_query.h"
 #include <jansson.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 #include "orchestrator/cli/commands.h"
 
-#include "common/base/terminal.h"
 #include "common/base/log.h"
+#include "common/base/terminal.h"
 #include "orchestrator/cli/closing_lines.h"
 #include <signal.h>
 #include <stdarg.h>

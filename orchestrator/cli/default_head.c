@@ -1,6 +1,6 @@
 #include "orchestrator/cli/default_head.h"
-#include "common/base/output_file.h"
 
+#include "common/base/output_file.h"
 #include "common/file/head_lookup.h"
 #include <stdio.h>
 #include <string.h>

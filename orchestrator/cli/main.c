@@ -1,9 +1,9 @@
 /* tandem: finds the command that the user has typed. */
-#include "common/command_line/habits.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
-#include "common/command_line/nearest_word.h"
 #include "common/command_line/flag_variables.h"
+#include "common/command_line/habits.h"
+#include "common/command_line/nearest_word.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/service/child_processes.h"
 #include "version.h"

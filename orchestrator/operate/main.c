@@ -1,7 +1,7 @@
 /* tandem-operate: what `tandem workers' and others run; argv[0] is that command. */
+#include "common/base/exit_status.h"
 #include "common/base/program.h"
 #include "common/command_line/flag_variables.h"
-#include "common/base/exit_status.h"
 #include "orchestrator/operate/operate.h"
 #include "version.h"
 #include <stdio.h>

@@ -1,6 +1,6 @@
-#include "common/command_line/flag_value.h"
 #include "orchestrator/service/session_about.h"
 
+#include "common/command_line/flag_value.h"
 #include "common/file/model_config.h"
 #include <stdlib.h>
 

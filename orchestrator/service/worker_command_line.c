@@ -1,8 +1,8 @@
-#include "common/command_line/flag_value.h"
 #include "orchestrator/service/worker_command_line.h"
 
 #include "common/base/log.h"
 #include "common/command_line/draft_methods.h"
+#include "common/command_line/flag_value.h"
 #include "wire/message.h"
 #include "wire/worker_program.h"
 #include <assert.h>

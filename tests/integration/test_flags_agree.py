@@ -1,6 +1,7 @@
 """What is told of the flags of a command is the same everywhere, and no flag of the first table is lost."""
 
 import re
+import struct
 import subprocess
 import unittest
 
@@ -70,6 +71,12 @@ class Agree(Case):
             self.assertEqual(again.replace("# file\n", "# command line\n"), file.read_text())
             given = {flag for flag in flags if flag.startswith("--")}
             self.assertEqual(file.read_text().count("# command line\n"), len(given), flags[0])
+            for flag, value in zip(flags, flags[1:]):
+                if flag in ("--temp", "--top-p"):
+                    shown = re.search(f"^{flag[2:]}: (\\S+) ", file.read_text(), re.M)[1]
+                    self.assertEqual(struct.pack("f", float(shown)), struct.pack("f", float(value)), flag)
+        shown = r'"a\u007Fb\u0085\u2028\uFEFF\uFFFF ' + "\u00e9 \U0001f600" + r' \u0022\u005C \u0009"'
+        self.assertIn(shown, said("tandem", "config", "--system", odd))
 
     def test_completion_knows_the_flags_of_help(self):
         for command in (*ALL, *OTHERS):

@@ -72,13 +72,6 @@ static int check_whole(void *context, err *e) {
                                   "the default one)");
 }
 
-static const char doc[] =
-    "Where the time of one step goes, op by op (medians), for steps of several numbers of rows, and how many "
-    "times the "
-    "least time that is possible here: for a matrix the longer of reading its bytes and of its multiply-adds "
-    "at 0.7 of "
-    "the best rate, for attention reading its keys and values; both rates are measured first.";
-
 /* --- measuring --- */
 
 static int compare_ns(const void *a, const void *b) {
@@ -276,8 +269,7 @@ static int bench_step(int argc, char **argv) {
   b->flags.given.device = "cpu";
   b->flags.given.threads = cpus_threads();
   b->flags.given.context = CONTEXT_DEFAULT;
-  const flag_program reader = {.command = FLAGS_BENCH_STEP,
-                               .text = doc,
+  const flag_program reader = {.command = COMMAND_BENCH_STEP,
                                .values = &b->flags.given,
                                .context = &b->flags,
                                .own = take_own,

@@ -12,10 +12,6 @@
 #define DEFAULT_ROWS     4
 #define EAGLE3_DEFAULT   "eagle3,ngram" /* prompt lookup adds tokens and costs nothing beside a head */
 
-static const char text[] =
-    "Draft worker of tandem: guesses the next tokens of an answer and streams them to the target worker that "
-    "verifies them. What it sends can change the speed of an answer, never a token.";
-
 /* What depends on other flags. */
 static void fill(flag_values *v) {
   int32_t cores = cpus_threads();
@@ -38,7 +34,7 @@ static void spare_replay(const char *methods) {
 
 flag_values draft_arguments_parse(int argc, char **argv) {
   flag_values v = flag_defaults;
-  flag_program reader = {.command = FLAGS_DRAFT, .text = text, .values = &v};
+  flag_program reader = {.command = COMMAND_DRAFT, .values = &v};
   v.sessions = DEFAULT_SESSIONS;
   v.rows = DEFAULT_ROWS;
   worker_program_read(&reader, "tandem-draft", argc, argv);

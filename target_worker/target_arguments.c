@@ -37,16 +37,10 @@ static const char faults[] =
     "nodes "
     "fail; wrong-token:AFTER gives it a wrong token, which only --selfcheck finds.";
 
-static const char text[] =
-    "Target worker of tandem: owns the model, gives every token, and verifies many guessed "
-    "tokens in one forward. Started by 'tandem run' itself, or by hand for an orchestrator "
-    "that waits for workers.";
-
 target_arguments target_arguments_parse(int argc, char **argv) {
   static char more[2000];
   target_arguments a = {.given = flag_defaults};
-  flag_program reader = {.command = FLAGS_TARGET,
-                         .text = text,
+  flag_program reader = {.command = COMMAND_TARGET,
                          .more = more,
                          .values = &a.given,
                          .context = &a,

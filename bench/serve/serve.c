@@ -23,30 +23,13 @@ typedef struct flags {
 
 /* ---- flags ---- */
 
-static int take_argument(void *context, const char *text, err *e) {
-  flags *f = context;
-  const char **to = !f->url ? &f->url : !f->prompts ? &f->prompts : NULL;
-  if (!to) return err_set(e, ERR_ARG, "unexpected argument '%s'", text);
-  *to = text;
-  return ERR_OK;
-}
-
 static int check_whole(void *context, err *e) {
-  const flags *f = context;
+  flags *f = context;
+  f->url = f->given.arguments[0], f->prompts = f->given.arguments[1];
   if (!f->url) return err_set(e, ERR_ARG, "no server: give its address, such as http://127.0.0.1:8080");
   if (!f->prompts) return err_set(e, ERR_ARG, "no prompts: give a file of JSON lines with a \"prompt\" each");
   return ERR_OK;
 }
-
-static const char doc[] =
-    "A load on a server that speaks OpenAI's API (tandem serve, llama-server, vLLM): tokens a second, and "
-    "percentiles of the time "
-    "to the first token, between tokens, and of whole answers.\v"
-    "A line of PROMPTS is an object with one of \"messages\", \"turns\" (the first is asked) and \"prompt\", "
-    "with --endpoint "
-    "completions also \"prompt_ids\"; other keys are ignored. A load after the first one finds its prompts "
-    "in the server's cache. "
-    "Requests that fail, and answers that differ with and without a draft, give exit status 1.";
 
 /* "1,4,16". False: it is no such list. */
 static bool parse_streams(passes_options *o, const char *text) {
@@ -211,13 +194,8 @@ int bench_serve(int argc, char **argv) {
   flags f = {.given = flag_defaults};
   f.given.max_tokens = 128;
   f.given.api_keys = getenv("OPENAI_API_KEY");
-  const flag_program reader = {.command = FLAGS_BENCH_SERVE,
-                               .arguments = "URL PROMPTS.jsonl",
-                               .text = doc,
-                               .values = &f.given,
-                               .context = &f,
-                               .argument = take_argument,
-                               .whole = check_whole};
+  const flag_program reader = {
+      .command = COMMAND_BENCH_SERVE, .values = &f.given, .context = &f, .whole = check_whole};
   flag_read_all(&reader, argc, argv);
   curl_global_init(CURL_GLOBAL_DEFAULT);
   int status = run(argv[0], &f);

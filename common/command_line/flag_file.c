@@ -1,16 +1,15 @@
 #include "common/command_line/flag_file.h"
 
 #include "common/base/output_file.h"
-#include "common/base/program.h"
 #include <errno.h>
-#include <stdarg.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
 
 typedef struct file {
-  const char *path, *program;
+  const char *path;
   const flag_program *reader;
 } file;
 
@@ -18,23 +17,21 @@ static yaml_document_t document; /* flags point into it, until another file is r
 
 /* ---- what is wrong ---- */
 
-static _Noreturn void __attribute__((format(printf, 3, 4)))
-refuse(const file *c, size_t line, const char *format, ...) {
-  va_list arguments;
-  fprintf(stderr, "%s: %s:%zu: ", c->program, c->path, line + 1);
-  va_start(arguments, format);
-  vfprintf(stderr, format, arguments);
-  va_end(arguments);
-  fputc('\n', stderr);
-  exit(STATUS_USAGE);
+/* "FILE:LINE: ", in a buffer that the next one takes. */
+static const char *where(const file *c, size_t line) {
+  static char text[PATH_MAX + 32];
+  snprintf(text, sizeof text, "%s:%zu: ", c->path, line + 1);
+  return text;
 }
 
 /* ---- a flag ---- */
 
 static const char *text_of(const file *c, const yaml_node_t *n, const char *of) {
   const char *text = n->type == YAML_SCALAR_NODE ? (const char *)n->data.scalar.value : NULL;
-  if (!text) refuse(c, n->start_mark.line, "%s must be one value, not a mapping or a list", of);
-  if (strlen(text) != n->data.scalar.length) refuse(c, n->start_mark.line, "%s holds a NUL character", of);
+  if (!text)
+    flag_refuse(c->reader, where(c, n->start_mark.line), "%s must be one value, not a mapping or a list", of);
+  if (strlen(text) != n->data.scalar.length)
+    flag_refuse(c->reader, where(c, n->start_mark.line), "%s holds a NUL character", of);
   return text;
 }
 
@@ -43,21 +40,17 @@ static bool is_plain(const yaml_node_t *n, const char *word) {
          strcmp((const char *)n->data.scalar.value, word) == 0;
 }
 
-static void give(const file *c, const flag_row *row, const char *value, size_t line) {
-  err e = {0};
-  if (flag_take(c->reader, row, value, FLAG_FROM_FILE, &e) != ERR_OK) refuse(c, line, "%s", e.text);
-}
-
 static void give_one(const file *c, const flag_row *row, const char *name, const yaml_node_t *n) {
   bool switches = is_plain(n, "true") || is_plain(n, "false");
   size_t line = n->start_mark.line;
-  if (!row->argument && !switches) refuse(c, line, "%s must be true or false", name);
+  if (!row->argument && !switches) flag_refuse(c->reader, where(c, line), "%s must be true or false", name);
   if (!row->argument || (flag_is_optional(row) && switches)) {
-    if (is_plain(n, "true")) give(c, row, NULL, line);
+    if (is_plain(n, "true")) flag_give(c->reader, row, NULL, FLAG_FROM_FILE, "");
     return;
   }
-  if (is_plain(n, "") || is_plain(n, "~") || is_plain(n, "null")) refuse(c, line, "%s has no value", name);
-  give(c, row, text_of(c, n, name), line);
+  if (is_plain(n, "") || is_plain(n, "~") || is_plain(n, "null"))
+    flag_refuse(c->reader, where(c, line), "%s has no value", name);
+  flag_give(c->reader, row, text_of(c, n, name), FLAG_FROM_FILE, where(c, line));
 }
 
 static void give_value(const file *c, const flag_row *row, const char *name, const yaml_node_t *n) {
@@ -72,10 +65,11 @@ static void give_value(const file *c, const flag_row *row, const char *name, con
 static const flag_row *row_of(const file *c, const char *name, size_t line) {
   const flag_row *row = flag_named(c->reader->command, name, strlen(name));
   const char *near = row ? NULL : flag_nearest(c->reader->command, name);
-  if (row && row->id == FLAG_config) refuse(c, line, "a config file names no other one: drop %s", name);
+  if (row && row->id == FLAG_config)
+    flag_refuse(c->reader, where(c, line), "a config file names no other one: drop %s", name);
   if (!row)
-    refuse(c, line, "there is no flag %s%s%s%s", name, near ? ": did you mean " : "", near ? near : "",
-           near ? "?" : "");
+    flag_refuse(c->reader, where(c, line), "there is no flag %s%s%s%s", name, near ? ": did you mean " : "",
+                near ? near : "", near ? "?" : "");
   return row;
 }
 
@@ -84,12 +78,13 @@ static void refuse_twice(const file *c, const yaml_node_t *all, const yaml_node_
   const yaml_node_t *n = yaml_document_get_node(&document, pair->key);
   for (const yaml_node_pair_t *p = all->data.mapping.pairs.start; p < pair; p++)
     if (strcmp(text_of(c, yaml_document_get_node(&document, p->key), "a flag"), name) == 0)
-      refuse(c, n->start_mark.line, "%s stands here a second time", name);
+      flag_refuse(c->reader, where(c, n->start_mark.line), "%s stands here a second time", name);
 }
 
 static void give_all(const file *c, const yaml_node_t *all) {
   if (all->type != YAML_MAPPING_NODE)
-    refuse(c, all->start_mark.line, "a config file has lines such as `max-tokens: 64', and this is none");
+    flag_refuse(c->reader, where(c, all->start_mark.line),
+                "a config file has lines such as `max-tokens: 64', and this is none");
   for (const yaml_node_pair_t *p = all->data.mapping.pairs.start; p < all->data.mapping.pairs.top; p++) {
     const yaml_node_t *key = yaml_document_get_node(&document, p->key);
     const char *name = text_of(c, key, "a flag");
@@ -103,24 +98,24 @@ static void give_all(const file *c, const yaml_node_t *all) {
 static void load(const file *c, FILE *from) {
   yaml_parser_t y;
   yaml_document_t more;
-  if (!yaml_parser_initialize(&y)) refuse(c, 0, "out of memory");
+  if (!yaml_parser_initialize(&y)) flag_refuse(c->reader, where(c, 0), "out of memory");
   yaml_parser_set_input_file(&y, from);
   yaml_document_delete(&document);
   if (!yaml_parser_load(&y, &document) || !yaml_parser_load(&y, &more))
-    refuse(c, y.problem_mark.line, "this is no YAML: %s", ferror(from) ? strerror(errno) : y.problem);
+    flag_refuse(c->reader, where(c, y.problem_mark.line), "this is no YAML: %s",
+                ferror(from) ? strerror(errno) : y.problem);
   const yaml_node_t *second = yaml_document_get_root_node(&more);
-  if (second) refuse(c, second->start_mark.line, "a config file has one document, and here begins another");
+  if (second)
+    flag_refuse(c->reader, where(c, second->start_mark.line),
+                "a config file has one document, and here begins another");
   yaml_document_delete(&more);
   yaml_parser_delete(&y);
 }
 
-void flag_file_read(const flag_program *r, const char *path, const char *program) {
-  const file c = {path, program, r};
+void flag_file_read(const flag_program *r, const char *path) {
+  const file c = {path, r};
   FILE *from = fopen(path, "r");
-  if (!from) {
-    fprintf(stderr, "%s: cannot read the config file %s: %s\n", program, path, strerror(errno));
-    exit(STATUS_USAGE);
-  }
+  if (!from) flag_refuse(r, "", "cannot read the config file %s: %s", path, strerror(errno));
   output_file_spare(path);
   load(&c, from);
   fclose(from);

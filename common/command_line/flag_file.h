@@ -5,4 +5,4 @@
 
 /* Gives the flags of the file to the program. Whatever is wrong ends it with one line that names the file and
  * the line. */
-void flag_file_read(const flag_program *p, const char *path, const char *program);
+void flag_file_read(const flag_program *p, const char *path);

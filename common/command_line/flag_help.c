@@ -30,7 +30,7 @@ static const flag_row parser_rows[] = {{.name = "help", .letter = '?', .help = "
 static void print_words(const char *text, size_t size, int at, int indent) {
   bool first = true;
   for (const char *end = text + size, *word = text; word < end;) {
-    size_t blanks = strspn(word, " "), length = strcspn(word += blanks, " \n\v");
+    size_t blanks = strspn(word, " "), length = strcspn(word += blanks, " \n");
     if (word + length > end || length == 0) break;
     if (!first && at + 1 + (int)length > WIDTH)
       printf("\n%*s", indent, ""), at = indent;
@@ -42,10 +42,10 @@ static void print_words(const char *text, size_t size, int at, int indent) {
   printf("\n");
 }
 
-/* Lines of their own, up to a \\v; what stands behind a tab is a column. */
+/* Lines of their own; what stands behind a tab is a column. */
 static void print_text(const char *text) {
-  for (size_t size; *text && *text != '\v'; text += size + (text[size] == '\n')) {
-    size = strcspn(text, "\n\v");
+  for (size_t size; *text; text += size + (text[size] == '\n')) {
+    size = strcspn(text, "\n");
     size_t label = strcspn(text, "\t\n"), skip = text[label] == '\t' ? label + 1 : 0;
     int at = skip ? printf("%-*.*s", TEXT_AT, (int)label, text) : 0;
     print_words(text + skip, size - skip, at, at);
@@ -103,7 +103,7 @@ static void print_flags(flag_command command) {
 
 /* ---- all of it ---- */
 
-static void print_short_usage(const flag_program *r, const char *program) {
+static void print_short_usage(const flag_program *r) {
   char flags[USAGE_MAX] = "";
   size_t size = 0;
   for (int g = 0; g < GROUPS; g++)
@@ -112,32 +112,30 @@ static void print_short_usage(const flag_program *r, const char *program) {
       value v = value_of(row);
       size += (size_t)snprintf(flags + size, USAGE_MAX - size, " [--%s%s%s]", row->name, v.mark, v.text);
     }
-  print_words(flags, strlen(flags), printf("Usage: %s ", program), sizeof "Usage:");
+  print_words(flags, strlen(flags), printf("Usage: %s ", r->name), sizeof "Usage:");
 }
 
 /* "Usage: tandem run [OPTION...] PROMPT", and a line for each other way. */
-static void print_usage(const flag_program *r, const char *program) {
-  const char *way = r->arguments ? r->arguments : "";
+static void print_usage(const flag_program *r) {
+  const char *way = flag_command_rows[r->command].arguments;
   for (const char *word = "Usage:"; way; word = "  or: ") {
     size_t size = strcspn(way, "\n");
-    printf("%s %s [OPTION...]%s%.*s\n", word, program, size ? " " : "", (int)size, way);
+    printf("%s %s [OPTION...]%s%.*s\n", word, r->name, size ? " " : "", (int)size, way);
     way = way[size] ? way + size + 1 : NULL;
   }
 }
 
-_Noreturn void flag_help_print(const flag_program *r, const char *program, bool usage) {
-  const char *end = strchr(r->text, '\v');
+_Noreturn void flag_help_print(const flag_program *r, bool usage) {
   if (usage) {
-    print_short_usage(r, program);
+    print_short_usage(r);
   } else {
-    print_usage(r, program);
-    print_text(r->text);
+    print_usage(r);
+    print_text(flag_command_rows[r->command].text);
     print_flags(r->command);
-    if (end || r->more) printf("\n");
-    if (end) print_text(end + 1);
+    if (r->more) printf("\n");
     if (r->more) print_text(r->more);
   }
   if (fflush(stdout) == 0) exit(STATUS_OK);
-  fprintf(stderr, "%s: cannot write to stdout: %s\n", program, strerror(errno));
+  fprintf(stderr, "%s: cannot write to stdout: %s\n", r->name, strerror(errno));
   exit(STATUS_IO);
 }

@@ -3,5 +3,5 @@
 
 #include "common/command_line/flag_value.h"
 
-/* Prints it for the command called `program`, and ends the program. */
-_Noreturn void flag_help_print(const flag_program *r, const char *program, bool usage);
+/* Prints it, and ends the program. */
+_Noreturn void flag_help_print(const flag_program *p, bool usage);

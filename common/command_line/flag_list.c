@@ -5,65 +5,48 @@
 #include <stdio.h>
 #include <string.h>
 
-#define BIT(command)      (UINT32_C(1) << FLAGS_##command)
-#define RUN               BIT(RUN)
-#define BATCH             BIT(BATCH)
-#define SERVE             BIT(API)
-#define WORKERS           BIT(WORKERS)
-#define TOP               BIT(TOP)
-#define SERVE_WORKERS     BIT(SERVE)
-#define BENCH_SPECULATION BIT(BENCH)
-#define TOKENIZE          BIT(TOKENIZE)
-#define DETOKENIZE        BIT(DETOKENIZE)
-#define DOCTOR            BIT(DOCTOR)
-#define CONVERT_HEAD      BIT(CONVERT)
-#define KEYGEN            BIT(KEYGEN)
-#define STATUS            BIT(STATUS)
-#define LIST              BIT(LIST)
-#define SHOW              BIT(SHOW)
-#define RESUME            BIT(RESUME)
-#define ROLLBACK          BIT(ROLLBACK)
-#define EXPORT            BIT(EXPORT)
-#define IMPORT            BIT(IMPORT)
-#define CHECK             BIT(CHECK)
-#define REPAIR            BIT(REPAIR)
-#define RELEASE           BIT(RELEASE)
-#define END               BIT(END)
-#define TARGET            BIT(TARGET)
-#define DRAFT             BIT(DRAFT)
-#define BENCH_STEP        BIT(BENCH_STEP)
-#define BENCH_SERVE       BIT(BENCH_SERVE)
+/* Sets of commands. */
+enum {
+#define COMMAND(id, ...) id = 1 << COMMAND_##id,
+#include "common/command_line/commands.def"
+#undef COMMAND
+};
 
-_Static_assert(FLAGS_COMMANDS < 32, "a command is a bit of flag_row.commands");
+_Static_assert(COMMAND_COUNT < 31, "a command is a bit of flag_row.commands");
 
 #define ANSWER    (RUN | BATCH | SERVE | SERVE_WORKERS | BENCH_SPECULATION)
 #define LISTENING (RUN | BATCH | SERVE | SERVE_WORKERS | RESUME)
 #define WORKER    (TARGET | DRAFT)
-#define EVERY     (BIT(COMMANDS) - 1)
+#define EVERY     ((1 << COMMAND_COUNT) - 1)
 #define SESSION   (LIST | SHOW | RESUME | ROLLBACK | EXPORT | IMPORT | CHECK | REPAIR | RELEASE | END)
 #define LEDGER    (STATUS | SESSION)
 
 enum { SERVER = 1, INPUT, OUTPUT, SAMPLING, SPECULATION, WORK, NETWORK, KEPT, MISC };
 
-#define TEXT         .type = FLAG_TEXT
-#define OWN          .type = FLAG_OWN
-#define MANY         .type = FLAG_MANY
-#define SWITCH       .type = FLAG_SWITCH
-#define CHOICE       .type = FLAG_CHOICE
-#define INT(l, h)    .type = FLAG_INT, .low = l, .high = h
-#define SIZE         .type = FLAG_SIZE
-#define SEED(bits)   .type = FLAG_SEED, .high = bits
-#define NUMBER(l, h) .type = FLAG_NUMBER, .low = l, .high = h
+#define R_TEXT         .type = FLAG_TEXT
+#define R_OWN          .type = FLAG_OWN
+#define R_MANY         .type = FLAG_MANY
+#define R_SWITCH       .type = FLAG_SWITCH
+#define R_CHOICE       .type = FLAG_CHOICE
+#define R_INT(l, h)    .type = FLAG_INT, .low = l, .high = h
+#define R_SIZE         .type = FLAG_SIZE
+#define R_SEED(bits)   .type = FLAG_SEED, .high = bits
+#define R_NUMBER(l, h) .type = FLAG_NUMBER, .low = l, .high = h
+
+const flag_command_row flag_command_rows[] = {
+#define COMMAND(id, ...) {__VA_ARGS__},
+#include "common/command_line/commands.def"
+};
 
 /* clang-format off */
 const flag_row flag_rows[] = {
 #define FLAG(field, name_, letter_, type, default, argument_, commands_, group_, target_, draft_, help_) \
-  {.id = FLAG_##field, .name = name_, .letter = letter_, type, .argument = argument_, .commands = commands_, \
-   .group = group_, .target = target_, .draft = draft_, .help = help_, \
+  {.id = FLAG_##field, .name = name_, .letter = letter_, R_##type, .argument = argument_, \
+   .commands = commands_, .group = group_, .target = target_, .draft = draft_, .help = help_, \
    .offset = offsetof(flag_values, field)},
 #define ALSO(field, name_, letter_, type, argument_, commands_, group_, help_) \
-  {.id = FLAG_##field, .name = name_, .letter = letter_, type, .argument = argument_, .commands = commands_, \
-   .group = group_, .help = help_, .offset = offsetof(flag_values, field)},
+  {.id = FLAG_##field, .name = name_, .letter = letter_, R_##type, .argument = argument_, \
+   .commands = commands_, .group = group_, .help = help_, .offset = offsetof(flag_values, field)},
 #include "common/command_line/flags.def"
 #undef FLAG
 #undef ALSO

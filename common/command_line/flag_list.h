@@ -6,39 +6,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FLAG_NAME_MAX 40 /* bytes of a name; a longer one is near to none */
+#define FLAG_NAME_MAX      40 /* bytes of a name; a longer one is near to none */
+#define FLAG_ARGUMENTS_MAX 3
 
-/* Commands of tandem, and the other programs. */
+/* COMMAND_RUN, ...: the commands of tandem, those of sessions from COMMAND_STATUS on, and then the other
+ * programs. */
 typedef enum {
-  FLAGS_RUN,
-  FLAGS_BATCH,
-  FLAGS_API,     /* serve */
-  FLAGS_WORKERS, /* of a server, as the next one */
-  FLAGS_TOP,
-  FLAGS_SERVE, /* serve-workers */
-  FLAGS_BENCH, /* of speculation */
-  FLAGS_TOKENIZE,
-  FLAGS_DETOKENIZE,
-  FLAGS_DOCTOR,
-  FLAGS_CONVERT,
-  FLAGS_KEYGEN,
-  FLAGS_STATUS,
-  FLAGS_LIST, /* of sessions, as all up to FLAGS_END */
-  FLAGS_SHOW,
-  FLAGS_RESUME,
-  FLAGS_ROLLBACK,
-  FLAGS_EXPORT,
-  FLAGS_IMPORT,
-  FLAGS_CHECK,
-  FLAGS_REPAIR,
-  FLAGS_RELEASE,
-  FLAGS_END,
-  FLAGS_TARGET,
-  FLAGS_DRAFT,
-  FLAGS_BENCH_STEP,
-  FLAGS_BENCH_SERVE,
-  FLAGS_COMMANDS
+#define COMMAND(id, ...) COMMAND_##id,
+#include "common/command_line/commands.def"
+#undef COMMAND
+  COMMAND_COUNT
 } flag_command;
+
+typedef struct flag_command_row {
+  const char *name;
+  const char *arguments;                   /* of --help: "PROMPT\n-" */
+  int32_t least_arguments, most_arguments; /* of the latter at most FLAG_ARGUMENTS_MAX */
+  bool needs_model;                        /* it does nothing without -m */
+  const char *missing;                     /* what to do when there are fewer; or NULL */
+  const char *text;                        /* of --help */
+} flag_command_row;
+
+extern const flag_command_row flag_command_rows[]; /* by flag_command */
 
 /* FLAG_model, ...; where a value has come from, the nearer ones later. */
 typedef enum {
@@ -55,30 +44,23 @@ typedef enum { FLAG_FROM_DEFAULT, FLAG_FROM_FILE, FLAG_FROM_VARIABLE, FLAG_FROM_
 /* Texts are borrowed: of the command line, of the environment, or of a file of flags, which all stay. Of a
  * CHOICE it is the number of the word. What a program reads itself (OWN, MANY) is the last text. */
 typedef struct flag_values {
-#define TEXT                                 const char *
-#define OWN                                  const char *
-#define MANY                                 const char *
-#define SWITCH                               bool
-#define CHOICE                               int32_t
-#define INT(l, h)                            int32_t
-#define SIZE                                 int64_t
-#define SEED(bits)                           uint64_t
-#define NUMBER(l, h)                         float
-#define FLAG(field, name, letter, type, ...) type field;
+#define C_TEXT                               const char *
+#define C_OWN                                const char *
+#define C_MANY                               const char *
+#define C_SWITCH                             bool
+#define C_CHOICE                             int32_t
+#define C_INT(l, h)                          int32_t
+#define C_SIZE                               int64_t
+#define C_SEED(bits)                         uint64_t
+#define C_NUMBER(l, h)                       float
+#define FLAG(field, name, letter, type, ...) C_##type field;
 #define ALSO(...)
 #include "common/command_line/flags.def"
-#undef TEXT
-#undef OWN
-#undef MANY
-#undef SWITCH
-#undef CHOICE
-#undef INT
-#undef SIZE
-#undef SEED
-#undef NUMBER
 #undef FLAG
 #undef ALSO
   uint8_t from[FLAG_COUNT]; /* flag_source */
+  const char *arguments[FLAG_ARGUMENTS_MAX];
+  int32_t argument_count;
 } flag_values;
 
 typedef enum {

@@ -1,13 +1,11 @@
 #include "common/command_line/flag_reader.h"
 
-#include "common/base/program.h"
 #include "common/base/terminal.h"
 #include "common/command_line/flag_file.h"
 #include "common/command_line/flag_help.h"
 #include "common/command_line/flag_variables.h"
 #include "common/command_line/habits.h"
 #include <ctype.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +21,6 @@ typedef struct word { /* a flag and its value, or, with row NULL, an argument */
 
 typedef struct words {
   const flag_program *reader;
-  const char *program;
   char **argv;
   int argc, at; /* at: the next word */
   word *list;   /* of argc at most */
@@ -33,19 +30,9 @@ typedef struct words {
   const char *idle_why;      /* what to do instead, of the last one that has it; NULL: nothing */
 } words;
 
-static _Noreturn void __attribute__((format(printf, 2, 3))) refuse(const words *w, const char *format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  fprintf(stderr, "%s: ", w->program);
-  vfprintf(stderr, format, arguments);
-  va_end(arguments);
-  fprintf(stderr, "\nTry `%s --help' for all flags.\n", w->program);
-  exit(STATUS_USAGE);
-}
-
 static _Noreturn void refuse_flag(const words *w, const char *flag, size_t size, const char *near) {
-  refuse(w, "there is no flag %.*s%s%s%s", (int)size, flag, near ? ": did you mean --" : "", near ? near : "",
-         near ? "?" : "");
+  flag_refuse(w->reader, "", "there is no flag %.*s%s%s%s", (int)size, flag, near ? ": did you mean --" : "",
+              near ? near : "", near ? "?" : "");
 }
 
 static const flag_row *row_of_habit(const words *w, const habit *h) {
@@ -55,13 +42,11 @@ static const flag_row *row_of_habit(const words *w, const habit *h) {
 /* A flag that another program has: ours that it means takes its place. */
 static const flag_row *need_habit(const words *w, const habit *h, const char *flag, size_t size) {
   const flag_row *row = row_of_habit(w, h);
-  if (row) return row;
-  if (h->instead)
-    fprintf(stderr, "%s: there is no flag %.*s here: %s\n", w->program, (int)size, flag, h->instead);
-  else
-    fprintf(stderr, "%s: there is no flag %.*s here: it is %s of `tandem run'\n", w->program, (int)size, flag,
-            h->ours);
-  exit(STATUS_USAGE);
+  if (!row)
+    flag_refuse(w->reader, "", "there is no flag %.*s here: %s%s%s", (int)size, flag,
+                h->instead ? h->instead : "it is ", h->instead ? "" : h->ours,
+                h->instead ? "" : " of `tandem run'");
+  return row;
 }
 
 static void add(words *w, const flag_row *row, const char *text) {
@@ -70,9 +55,9 @@ static void add(words *w, const flag_row *row, const char *text) {
 
 /* value: what stands with the flag, or NULL. */
 static void add_flag(words *w, const flag_row *row, const char *value) {
-  if (!row->argument && value) refuse(w, "--%s takes no value", row->name);
+  if (!row->argument && value) flag_refuse(w->reader, "", "--%s takes no value", row->name);
   if (row->argument && !value && !flag_is_optional(row)) {
-    if (w->at == w->argc) refuse(w, "--%s requires an argument", row->name);
+    if (w->at == w->argc) flag_refuse(w->reader, "", "--%s requires an argument", row->name);
     value = w->argv[w->at++];
   }
   add(w, row, value);
@@ -90,7 +75,8 @@ static const flag_row *named(const words *w, const char *name, size_t size) {
     if (found) other = r->name;
     if (!found) found = r;
   }
-  if (found && other) refuse(w, "--%.*s may be --%s or --%s", (int)size, name, found->name, other);
+  if (found && other)
+    flag_refuse(w->reader, "", "--%.*s may be --%s or --%s", (int)size, name, found->name, other);
   return found;
 }
 
@@ -161,10 +147,7 @@ static bool pass_over(words *w, const char *flag) {
   if (h->instead) w->idle_why = h->instead;
   const char *next = w->at < w->argc ? w->argv[w->at] : NULL;
   if (h->value == HABIT_SWITCH || flag[size]) return true;
-  if (h->value == HABIT_VALUE && !next) {
-    fprintf(stderr, "%s: %.*s has no value\n", w->program, (int)size, flag);
-    exit(STATUS_USAGE);
-  }
+  if (h->value == HABIT_VALUE && !next) flag_refuse(w->reader, "", "%.*s has no value", (int)size, flag);
   w->at += h->value == HABIT_VALUE || (next && habits_is_word(next));
   return true;
 }
@@ -188,7 +171,7 @@ static void take_all(words *w) {
 static void warn_of_idle(const words *w) {
   bool many = strchr(w->idle, ',');
   if (w->idle[0])
-    fprintf(stderr, "%s: warning: %s change%s nothing here%s%s\n", w->program, w->idle, many ? "" : "s",
+    fprintf(stderr, "%s: warning: %s change%s nothing here%s%s\n", w->reader->name, w->idle, many ? "" : "s",
             w->idle_why ? ": " : "", w->idle_why ? w->idle_why : "");
 }
 
@@ -196,47 +179,63 @@ static void read_file(const words *w) {
   const char *path = NULL;
   for (int i = 0; i < w->count; i++)
     if (w->list[i].row && w->list[i].row->id == FLAG_config) path = w->list[i].text;
-  if (path) flag_file_read(w->reader, path, w->program);
+  if (path) flag_file_read(w->reader, path);
 }
 
-static void give(const words *w) {
-  const flag_program *r = w->reader;
-  err e = {0};
-  for (int i = 0; i < w->count; i++) {
-    const word *one = &w->list[i];
-    int rc = ERR_OK;
+bool flag_is_model_path(const char *text) {
+  const char *end = strrchr(text, '.');
+  return end && strcmp(end, ".gguf") == 0;
+}
+
+/* A model's path among the arguments is there for want of -m; words of a prompt are, for want of quotes. */
+static const char *missing_before(const flag_program *r, const char *text) {
+  const char *first = r->values->argument_count > 0 ? r->values->arguments[0] : text;
+  bool model = !r->values->model && flag_command_rows[r->command].needs_model;
+  if (model && (flag_is_model_path(first) || flag_is_model_path(text)))
+    return ": -m goes before the model's path";
+  return r->command == COMMAND_RUN ? ": put the prompt in quotes, or give - and the prompt on stdin" : "";
+}
+
+static void give_argument(const flag_program *r, const char *text) {
+  flag_values *v = r->values;
+  if (v->argument_count == flag_command_rows[r->command].most_arguments)
+    flag_refuse(r, "", "'%s' is one argument too many%s", text, missing_before(r, text));
+  v->arguments[v->argument_count++] = text;
+}
+
+static void give_all(const words *w) {
+  for (const word *one = w->list; one < w->list + w->count; one++) {
     if (one->row && one->row->id != FLAG_config)
-      rc = flag_take(r, one->row, one->text, FLAG_FROM_COMMAND_LINE, &e);
-    else if (!one->row)
-      rc = r->argument ? r->argument(r->context, one->text, &e)
-                       : err_set(&e, ERR_ARG, "unexpected argument '%s'", one->text);
-    if (rc != ERR_OK) refuse(w, "%s", e.text);
+      flag_give(w->reader, one->row, one->text, FLAG_FROM_COMMAND_LINE, "");
+    if (!one->row || one->row->id == FLAG_prompt) give_argument(w->reader, one->text);
   }
-  if (r->whole && r->whole(r->context, &e) != ERR_OK) refuse(w, "%s", e.text);
+  const char *of_file = w->reader->values->prompt;
+  if (w->reader->values->argument_count == 0 && of_file) give_argument(w->reader, of_file);
 }
 
 static void read_all(const flag_program *r, int argc, char **argv) {
-  const char *folder_end = strrchr(argv[0], '/'), *program = folder_end ? folder_end + 1 : argv[0];
-  words w = {.reader = r, .program = program, .argv = argv, .argc = argc, .at = 1};
+  words w = {.reader = r, .argv = argv, .argc = argc, .at = 1};
+  err e = {0};
   w.list = calloc((size_t)argc + 1, sizeof *w.list);
-  if (!w.list) {
-    fprintf(stderr, "%s: out of memory\n", program);
-    exit(STATUS_FAILED);
-  }
+  if (!w.list) flag_refuse(r, "", "out of memory");
   take_all(&w);
-  if (w.help || w.usage) flag_help_print(r, program, w.usage); /* a wrong variable shall not hide it */
+  if (w.help || w.usage) flag_help_print(r, w.usage); /* a wrong variable shall not hide it */
   warn_of_idle(&w);
   read_file(&w);
-  flag_variables_read(r, program);
-  give(&w);
+  flag_variables_read(r);
+  give_all(&w);
   free(w.list);
+  if (r->whole && r->whole(r->context, &e) != ERR_OK) flag_refuse(r, "", "%s", e.text);
 }
 
 /* What is wrong quotes words and files as they are. */
-void flag_read_all(const flag_program *r, int argc, char **argv) {
+void flag_read_all(const flag_program *p, int argc, char **argv) {
+  flag_program r = *p;
+  const char *folder_end = strrchr(argv[0], '/');
+  r.name = folder_end ? folder_end + 1 : argv[0];
   FILE *whole = stderr, *messages = terminal_message_stream(stderr);
   if (messages) stderr = messages;
-  read_all(r, argc, argv);
+  read_all(&r, argc, argv);
   stderr = whole;
   if (messages) fclose(messages);
 }

@@ -8,3 +8,6 @@
 /* argv[0] is what messages begin with. What is wrong ends the program with STATUS_USAGE and a sentence;
  * --help and --usage end it too. */
 void flag_read_all(const flag_program *p, int argc, char **argv);
+
+/* Is an argument a model's path, FILE.gguf, before which -m is missing? */
+bool flag_is_model_path(const char *text);

@@ -2,7 +2,9 @@
 
 #include "common/base/program.h"
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- words of a choice ---- */
@@ -52,7 +54,7 @@ static int take_number(const flag_row *row, const char *flag, const char *text, 
   return rc;
 }
 
-int flag_take(const flag_program *r, const flag_row *row, const char *text, flag_source from, err *e) {
+static int take(const flag_program *r, const flag_row *row, const char *text, flag_source from, err *e) {
   void *at = (char *)r->values + row->offset;
   char flag[FLAG_NAME_MAX + 3];
   snprintf(flag, sizeof flag, "--%s", row->name);
@@ -75,6 +77,23 @@ int flag_take(const flag_program *r, const flag_row *row, const char *text, flag
     *(const char **)at = text;
     return row->type == FLAG_TEXT || !r->own ? ERR_OK : r->own(r->context, row->id, text, e);
   }
+}
+
+void flag_give(const flag_program *p, const flag_row *row, const char *text, flag_source from,
+               const char *where) {
+  err e = {0};
+  if (take(p, row, text, from, &e) != ERR_OK) flag_refuse(p, where, "%s", e.text);
+}
+
+_Noreturn void flag_refuse(const flag_program *p, const char *where, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  fprintf(stderr, "%s: %s", p->name, where);
+  vfprintf(stderr, format, arguments);
+  va_end(arguments);
+  fputs("\n", stderr);
+  if (!*where) fprintf(stderr, "Try `%s --help' for all flags.\n", p->name);
+  exit(STATUS_USAGE);
 }
 
 /* ---- printed ---- */

@@ -7,20 +7,24 @@
 /* What a program, or a command of tandem, has to do with flags. */
 typedef struct flag_program {
   flag_command command;
-  const char *arguments,
-      *text;           /* of --help: "PROMPT\n-", and what the program is for; "\v" begins what stands last */
+  const char *name;    /* what messages begin with; flag_read_all takes it of argv */
   const char *more;    /* the end of --help; NULL: nothing */
   flag_values *values; /* hold the defaults */
   void *context;       /* of what follows; each returns an ERR_ code, with a sentence for the user */
   /* A flag that the program reads itself. text: NULL where it has none, and need not. NULL: only the text is
    * kept. */
   int (*own)(void *context, flag_id id, const char *text, err *e);
-  int (*argument)(void *context, const char *text, err *e); /* NULL: there are none */
   int (*whole)(void *context, err *e); /* all has been read: does it fit together? NULL: it does */
 } flag_program;
 
-/* Puts a value where it belongs; text: NULL of a switch. ERR_ARG says what it must be. */
-int flag_take(const flag_program *p, const flag_row *row, const char *text, flag_source from, err *e);
+/* Puts a value where it belongs; text: NULL of a switch. A wrong one is refused: `where' says where it
+ * stands, such as "FILE:3: ". */
+void flag_give(const flag_program *p, const flag_row *row, const char *text, flag_source from,
+               const char *where);
+
+/* Ends the program with STATUS_USAGE, and one sentence on stderr. */
+_Noreturn void flag_refuse(const flag_program *p, const char *where, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #define FLAG_WORD_MAX 64 /* bytes of a word of a choice, with the zero */
 

@@ -33,26 +33,19 @@ static bool has_variable(const flag_row *row) {
 
 /* ---- reading ---- */
 
-static _Noreturn void refuse(const char *variable, const char *value, const char *program, const char *why) {
-  fprintf(stderr, "%s=%.40s %s: %s\nTry `%s --help' for all flags.\n", variable, value, program, why,
-          program);
-  exit(STATUS_USAGE);
-}
-
-static void read_one(const flag_program *r, const flag_row *row, const char *program) {
-  char variable[PREFIX_BYTES + NAME_MAX_BYTES];
-  err e = {0};
+static void read_one(const flag_program *r, const flag_row *row) {
+  char variable[PREFIX_BYTES + NAME_MAX_BYTES], where[2 * sizeof variable];
   to_variable(row->name, variable, sizeof variable);
   const char *value = getenv(variable);
   if (!value || (!row->argument && strcmp(value, "0") == 0)) return;
-  if (!row->argument && strcmp(value, "1") != 0) refuse(variable, value, program, "a switch is 1 or 0");
-  if (flag_take(r, row, value, FLAG_FROM_VARIABLE, &e) != ERR_OK) refuse(variable, value, program, e.text);
+  snprintf(where, sizeof where, "%s=%.40s: ", variable, value);
+  if (!row->argument && strcmp(value, "1") != 0) flag_refuse(r, where, "a switch is 1 or 0");
+  flag_give(r, row, value, FLAG_FROM_VARIABLE, where);
 }
 
-void flag_variables_read(const flag_program *r, const char *program) {
+void flag_variables_read(const flag_program *r) {
   for (int i = 0; i < flag_row_count; i++)
-    if (flag_rows[i].commands >> r->command & 1 && has_variable(&flag_rows[i]))
-      read_one(r, &flag_rows[i], program);
+    if (flag_rows[i].commands >> r->command & 1 && has_variable(&flag_rows[i])) read_one(r, &flag_rows[i]);
 }
 
 /* ---- checking ---- */

@@ -133,7 +133,7 @@ static int split_lines(batch *b, const input_file *in, err *e) {
 
 static int prepare(batch *b, input_file *in) {
   err e = {0};
-  const char *from = b->flags.arguments[0], *to = b->flags.arguments[1];
+  const char *from = b->flags.given.arguments[0], *to = b->flags.given.arguments[1];
   int rc = text_model_open(&b->model, b->flags.given.model, &e);
   if (rc == ERR_OK) default_head_use(&b->flags, b->model.file);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_FILE, "%s", e.text);
@@ -181,14 +181,14 @@ static int complete_all(batch *b) {
 int command_batch(int argc, char **argv) {
   batch b = {.out_fd = -1};
   input_file in = {0};
-  flags_parse(&b.flags, FLAGS_BATCH, argc, argv);
+  flags_parse(&b.flags, COMMAND_BATCH, argc, argv);
   b.log = (logger){"tandem", b.flags.given.verbose ? LOG_INFO : LOG_WARNING};
   int code = prepare(&b, &in);
   if (code == STATUS_OK) code = complete_all(&b);
   service_close(b.service);
   async_output_fini(&b.out);
   if (b.out_fd > STDOUT_FILENO && close(b.out_fd) != 0 && code == STATUS_OK)
-    code = command_error(STATUS_IO, "cannot write %s: %s", b.flags.arguments[1], strerror(errno));
+    code = command_error(STATUS_IO, "cannot write %s: %s", b.flags.given.arguments[1], strerror(errno));
   free(b.items);
   text_model_close(&b.model);
   input_file_fini(&in);

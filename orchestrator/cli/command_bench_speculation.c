@@ -221,7 +221,7 @@ static int open_model(bench *b) {
 static int prepare(bench *b) {
   err e = {0};
   input_file in = {0};
-  const char *path = b->flags.arguments[0];
+  const char *path = b->flags.given.arguments[0];
   int code = open_model(b);
   if (code) return code;
   if (bench_trials_read(&b->trials, &b->flags, &e)) return command_error(STATUS_USAGE, "%s", e.text);
@@ -319,7 +319,7 @@ static int report(const bench *b) {
 int command_bench_speculation(int argc, char **argv) {
   bench *b = calloc(1, sizeof *b);
   if (!b) return command_error(STATUS_FAILED, "out of memory");
-  flags_parse(&b->flags, FLAGS_BENCH, argc, argv);
+  flags_parse(&b->flags, COMMAND_BENCH_SPECULATION, argc, argv);
   b->log = (logger){"tandem", b->flags.given.verbose ? LOG_INFO : LOG_WARNING};
   int code = prepare(b);
   for (b->trial = 0; code == STATUS_OK && b->trial < b->trials.count; b->trial++) code = run_trial(b);

@@ -1,7 +1,6 @@
 /* tandem config: what the flags of a command are, and where each has come from. */
 #include "common/base/utf8.h"
 #include "common/command_line/flag_reader.h"
-#include "orchestrator/cli/command_table.h"
 #include "orchestrator/cli/commands.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,11 +31,6 @@ static int keep(void *context, flag_id id, const char *text, err *e) {
     return err_set(e, ERR_LIMIT, "--%s is given too often to be shown", flag_of(id)->name);
   m->ids[m->count] = id;
   m->texts[m->count++] = text;
-  return ERR_OK;
-}
-
-static int pass_over(void *context, const char *text, err *e) {
-  (void)context, (void)text, (void)e;
   return ERR_OK;
 }
 
@@ -96,15 +90,14 @@ static void print_row(const flag_row *row, const flag_values *v, const many *m) 
 
 /* The command whose flags are shown: of one word or of two; `tandem run' where none is named. NULL: there is
  * none of this name. */
-static const command_table_row *find(int argc, char **argv, int *words) {
-  if (argc < 2 || argv[1][0] == '-') return *words = 0, &command_table[FLAGS_RUN];
-  for (int c = 0; c <= FLAGS_DRAFT; c++) {
-    const char *name = command_table[c].name;
+static const flag_command_row *find(int argc, char **argv, int *words) {
+  if (argc < 2 || argv[1][0] == '-') return *words = 0, &flag_command_rows[COMMAND_RUN];
+  for (const flag_command_row *c = flag_command_rows; c <= &flag_command_rows[COMMAND_DRAFT]; c++) {
     size_t first = strlen(argv[1]);
-    if (strcmp(name, argv[1]) == 0) return *words = 1, &command_table[c];
-    if (argc > 2 && strncmp(name, argv[1], first) == 0 && name[first] == ' ' &&
-        strcmp(name + first + 1, argv[2]) == 0)
-      return *words = 2, &command_table[c];
+    if (strcmp(c->name, argv[1]) == 0) return *words = 1, c;
+    if (argc > 2 && strncmp(c->name, argv[1], first) == 0 && c->name[first] == ' ' &&
+        strcmp(c->name + first + 1, argv[2]) == 0)
+      return *words = 2, c;
   }
   return NULL;
 }
@@ -113,7 +106,7 @@ int command_config(int argc, char **argv) {
   int words = 0;
   bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
   if (argc > 1 && strcmp(argv[1], "--show") == 0) argc--, argv[1] = argv[0], argv++; /* all that there is */
-  const command_table_row *shape = help ? NULL : find(argc, argv, &words);
+  const flag_command_row *shape = help ? NULL : find(argc, argv, &words);
   if (!shape) {
     if (!help) fprintf(stderr, "tandem config: there is no command %s\n", argv[1]);
     fputs(usage, help ? stdout : stderr);
@@ -121,14 +114,8 @@ int command_config(int argc, char **argv) {
   }
   flags f;
   static many m;
-  flags_default(&f, (flag_command)(shape - command_table));
-  const flag_program reader = {.command = f.command,
-                               .arguments = shape->arguments,
-                               .text = shape->text,
-                               .values = &f.given,
-                               .context = &m,
-                               .own = keep,
-                               .argument = pass_over};
+  flags_default(&f, (flag_command)(shape - flag_command_rows));
+  const flag_program reader = {.command = f.command, .values = &f.given, .context = &m, .own = keep};
   argv[words] = argv[0];
   flag_read_all(&reader, argc - words, argv + words);
   for (int i = 0; i < flag_row_count; i++)

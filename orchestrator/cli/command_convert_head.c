@@ -77,9 +77,9 @@ static int write_head(const flags *f, const model_file *target, head_file *h) {
   if (!rc && f->given.rows) rc = head_file_keep_rows(h, f->given.rows, &e);
   if (!rc) rc = head_file_quantise(h, type, output, &e);
   if (rc) return refused(rc, &e);
-  rc = head_gguf_write(h, model_file_gguf(target), f->arguments[1], &e);
+  rc = head_gguf_write(h, model_file_gguf(target), f->given.arguments[1], &e);
   if (rc == ERR_IO) return command_error(STATUS_IO, "%s", e.text);
-  return rc ? refused(rc, &e) : tell(h, f->arguments[1]);
+  return rc ? refused(rc, &e) : tell(h, f->given.arguments[1]);
 }
 
 static int convert(const flags *f, const model_file *target) {
@@ -88,7 +88,7 @@ static int convert(const flags *f, const model_file *target) {
   if (!model_file_gguf(target))
     return command_error(STATUS_FILE, "%s is no GGUF with a tokenizer, which the head's file needs a copy of",
                          f->given.model);
-  int rc = head_file_open(&h, f->arguments[0], model_file_config(target), &e);
+  int rc = head_file_open(&h, f->given.arguments[0], model_file_config(target), &e);
   if (rc) return refused(rc, &e);
   int status = write_head(f, target, h);
   head_file_close(h);
@@ -99,7 +99,7 @@ int command_convert_head(int argc, char **argv) {
   flags f;
   model_file *target;
   err e = {0};
-  flags_parse(&f, FLAGS_CONVERT, argc, argv);
+  flags_parse(&f, COMMAND_CONVERT_HEAD, argc, argv);
   int rc = model_file_open(&target, f.given.model, &e);
   if (rc) return refused(rc, &e);
   int status = convert(&f, target);

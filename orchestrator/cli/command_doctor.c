@@ -379,7 +379,7 @@ static int print_object(doctor *d) {
 
 int command_doctor(int argc, char **argv) {
   flags f;
-  flags_parse(&f, FLAGS_DOCTOR, argc, argv);
+  flags_parse(&f, COMMAND_DOCTOR, argc, argv);
   command_clean_stdout();
   doctor d = {.flags = &f, .checks = json_array()};
   good(&d, "tandem", "%s (%s)", TANDEM_VERSION, TANDEM_COMMIT);

@@ -9,9 +9,9 @@
   (KEYS_ROLE(WIRE_ROLE_ORCHESTRATOR) | KEYS_ROLE(WIRE_ROLE_TARGET) | KEYS_ROLE(WIRE_ROLE_DRAFT))
 
 static int roles_of(const flags *f, unsigned *out) {
-  *out = f->argument_count ? 0 : ALL_ROLES;
-  for (int32_t i = 0; i < f->argument_count; i++) {
-    const char *name = f->arguments[i];
+  *out = f->given.argument_count ? 0 : ALL_ROLES;
+  for (int32_t i = 0; i < f->given.argument_count; i++) {
+    const char *name = f->given.arguments[i];
     wire_role role = keys_role_of(name, strlen(name));
     if (!role)
       return command_error(STATUS_USAGE,
@@ -54,7 +54,7 @@ int command_keygen(int argc, char **argv) {
   flags f;
   unsigned roles;
   int made = 0;
-  flags_parse(&f, FLAGS_KEYGEN, argc, argv);
+  flags_parse(&f, COMMAND_KEYGEN, argc, argv);
   int status = roles_of(&f, &roles);
   if (status == STATUS_OK && keys_folder(f.given.keys, folder, &e) != ERR_OK)
     status = command_error(STATUS_USAGE, "%s", e.text);

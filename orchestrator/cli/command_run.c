@@ -42,7 +42,7 @@ static void trim_line_end(const flags *f, input_file *in) {
 
 static int read_prompt(run *r, const input_file *in) {
   err e = {0};
-  const char *argument = r->flags->arguments[0];
+  const char *argument = r->flags->given.arguments[0];
   bool from_stdin = !r->completion.resume && strcmp(argument, "-") == 0;
   const char *text = from_stdin ? in->data : argument;
   int rc = ERR_OK;
@@ -215,7 +215,7 @@ static int prepare(run *r, input_file *in) {
   err e = {0};
   const ledger_session *l = r->completion.resume;
   request *q = &r->flags->request;
-  if (!l && strcmp(r->flags->arguments[0], "-") == 0) {
+  if (!l && strcmp(r->flags->given.arguments[0], "-") == 0) {
     if (input_file_read(in, "-", TOKENIZER_TEXT_MAX, &e))
       return command_error(status_of_input(e.code), "%s", e.text);
     trim_line_end(r->flags, in);
@@ -255,8 +255,8 @@ int command_resume(flags *f, const ledger_session *resume) {
 
 int command_run(int argc, char **argv) {
   flags f;
-  flags_parse(&f, FLAGS_RUN, argc, argv);
-  int code = f.argument_count == 0 ? command_chat(&f) : complete_one(&f, NULL);
+  flags_parse(&f, COMMAND_RUN, argc, argv);
+  int code = f.given.argument_count == 0 ? command_chat(&f) : complete_one(&f, NULL);
   flags_fini(&f);
   return code;
 }

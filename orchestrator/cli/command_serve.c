@@ -118,7 +118,7 @@ static int serve_all(serve *s) {
 
 int command_serve(int argc, char **argv) {
   serve s = {0};
-  flags_parse(&s.flags, FLAGS_API, argc, argv);
+  flags_parse(&s.flags, COMMAND_SERVE, argc, argv);
   s.log = (logger){"tandem", s.flags.given.verbose ? LOG_DEBUG : LOG_INFO};
   int code = read_keys(&s);
   if (code == STATUS_OK) code = read_tls(&s);

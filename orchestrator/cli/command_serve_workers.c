@@ -77,7 +77,7 @@ static void on_news(void *owner) {
 static int prepare(serve *s) {
   err e = {0};
   request *defaults = &s->flags.request;
-  const char *from = s->flags.argument_count ? s->flags.arguments[0] : "-";
+  const char *from = s->flags.given.argument_count ? s->flags.given.arguments[0] : "-";
   int rc = text_model_open(&s->model, s->flags.given.model, &e);
   if (rc == ERR_OK) default_head_use(&s->flags, s->model.file);
   int code = rc ? STATUS_OK : command_context(&s->model, defaults->context, &defaults->context);
@@ -122,7 +122,7 @@ static int serve_all(serve *s) {
 
 int command_serve_workers(int argc, char **argv) {
   serve s = {.in_fd = -1};
-  flags_parse(&s.flags, FLAGS_SERVE, argc, argv);
+  flags_parse(&s.flags, COMMAND_SERVE_WORKERS, argc, argv);
   s.log = (logger){"tandem", LOG_INFO};
   int code = prepare(&s);
   if (code == STATUS_OK) code = serve_all(&s);

@@ -41,8 +41,8 @@ int command_session_error(const err *e) {
 int command_session_find(command_session_work *w, uint64_t *id) {
   err e = {0};
   if (!w->db) return command_error(STATUS_USAGE, "there is no session yet: %s does not exist", w->path);
-  return ledger_query_find(w->db, w->path, w->flags.arguments[0], id, &e) ? command_session_error(&e)
-                                                                          : STATUS_OK;
+  return ledger_query_find(w->db, w->path, w->flags.given.arguments[0], id, &e) ? command_session_error(&e)
+                                                                                : STATUS_OK;
 }
 
 int command_session_load(command_session_work *w, ledger_session *s) {
@@ -114,20 +114,20 @@ typedef struct verb {
 } verb;
 
 static const verb verbs[] = {
-    {"list", FLAGS_LIST, command_session_list, false, "what there is, newest first"},
-    {"show", FLAGS_SHOW, command_session_show, false, "ID: prompt, answer, figures"},
-    {"resume", FLAGS_RESUME, command_session_resume, false,
+    {"list", COMMAND_LIST, command_session_list, false, "what there is, newest first"},
+    {"show", COMMAND_SHOW, command_session_show, false, "ID: prompt, answer, figures"},
+    {"resume", COMMAND_RESUME, command_session_resume, false,
      "ID: go on with one that was interrupted, and print the rest"},
-    {"rollback", FLAGS_ROLLBACK, command_session_rollback, false,
+    {"rollback", COMMAND_ROLLBACK, command_session_rollback, false,
      "ID --to N: drop all but N tokens of the answer"},
-    {"export", FLAGS_EXPORT, command_session_export, false, "ID, or --all: all of it, as a line of JSON"},
-    {"import", FLAGS_IMPORT, command_session_import, true, "FILE: take what export has written"},
-    {"release", FLAGS_RELEASE, command_session_release, false,
+    {"export", COMMAND_EXPORT, command_session_export, false, "ID, or --all: all of it, as a line of JSON"},
+    {"import", COMMAND_IMPORT, command_session_import, true, "FILE: take what export has written"},
+    {"release", COMMAND_RELEASE, command_session_release, false,
      "ID: what another host served, whose process is dead for certain"},
-    {"end", FLAGS_END, command_session_end, false,
+    {"end", COMMAND_END, command_session_end, false,
      "ID, or --older-than AGE [--delete]: end it, or forget it"},
-    {"check", FLAGS_CHECK, command_session_check, true, "is all of the ledger in order?"},
-    {"repair", FLAGS_REPAIR, command_session_repair, true, "keep what is whole of a damaged ledger"},
+    {"check", COMMAND_CHECK, command_session_check, true, "is all of the ledger in order?"},
+    {"repair", COMMAND_REPAIR, command_session_repair, true, "keep what is whole of a damaged ledger"},
 };
 enum { VERB_COUNT = sizeof verbs / sizeof *verbs };
 

@@ -104,7 +104,7 @@ static int take_lines(import *m) {
 }
 
 int command_session_import(command_session_work *w) {
-  const char *path = w->flags.arguments[0];
+  const char *path = w->flags.given.arguments[0];
   bool from_stdin = strcmp(path, "-") == 0;
 import m = {.w = w, .from = from_stdin ? stdin:fopen(path, "re"), .name = from_stdin ? "stdin" :path };
   err e = {0};

@@ -89,7 +89,7 @@ int command_status(int argc, char **argv) {
   err e = {0};
   char path[LEDGER_PATH_MAX];
   sqlite3 *db = NULL;
-  flags_parse(&f, FLAGS_STATUS, argc, argv);
+  flags_parse(&f, COMMAND_STATUS, argc, argv);
   command_clean_stdout();
   report r = {.json = f.given.json, .list = json_array()};
   int rc = ERR_OK;

@@ -160,9 +160,9 @@ static int over_stdin(flag_command command, int argc, char **argv, size_t size_m
 }
 
 int command_tokenize(int argc, char **argv) {
-  return over_stdin(FLAGS_TOKENIZE, argc, argv, TOKENIZER_TEXT_MAX, tokenize);
+  return over_stdin(COMMAND_TOKENIZE, argc, argv, TOKENIZER_TEXT_MAX, tokenize);
 }
 
 int command_detokenize(int argc, char **argv) {
-  return over_stdin(FLAGS_DETOKENIZE, argc, argv, IDS_TEXT_MAX, detokenize);
+  return over_stdin(COMMAND_DETOKENIZE, argc, argv, IDS_TEXT_MAX, detokenize);
 }

@@ -93,7 +93,7 @@ service_options command_service_options(const flags *f, int32_t context, const l
                        .listen = f->given.listen,
                        .keys = f->given.keys,
                        .allow_plaintext = f->given.insecure_bind,
-                       .draft_may_follow = f->command == FLAGS_SERVE,
+                       .draft_may_follow = f->command == COMMAND_SERVE_WORKERS,
                        .target_wait_s = f->given.wait,
                        .ledger = f->given.ledger,
                        .ledger_mode = f->given.ledger_mode,

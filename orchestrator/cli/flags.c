@@ -10,7 +10,6 @@
 #include "common/command_line/flag_reader.h"
 #include "common/file/head_lookup.h"
 #include "common/text/chat_template.h"
-#include "orchestrator/cli/command_table.h"
 #include "orchestrator/cli/input_file.h"
 #include "orchestrator/cli/show.h"
 #include "orchestrator/ledger/ledger_database.h"
@@ -62,7 +61,7 @@ static int set_age(flags *f, const char *text, err *e) {
 
 static int check_ledger(const flags *f, const char *text, err *e) {
   if (!*text) return err_set(e, ERR_ARG, "--ledger is empty: give a FILE, or none");
-  if (f->command >= FLAGS_STATUS && strcmp(text, "none") == 0)
+  if (f->command >= COMMAND_STATUS && strcmp(text, "none") == 0)
     return err_set(e, ERR_ARG, "--ledger none has no sessions: give a FILE, or leave it out");
   return ERR_OK;
 }
@@ -102,27 +101,6 @@ static int set_grammar(flags *f, flag_id id, const char *text, err *e) {
   return rc;
 }
 
-static bool is_model(const char *text) {
-  const char *end = strrchr(text, '.');
-  return end && strcmp(end, ".gguf") == 0;
-}
-
-/* A model's path among the arguments is there for want of -m; words of a prompt are, for want of quotes. */
-static const char *missing_before(const flags *f, const char *text) {
-  const char *first = f->argument_count > 0 ? f->arguments[0] : text;
-  bool model = !f->given.model && !command_table[f->command].without_model;
-  if (model && (is_model(first) || is_model(text))) return ": -m goes before the model's path";
-  return f->command == FLAGS_RUN ? ": put the prompt in quotes, or give - and the prompt on stdin" : "";
-}
-
-static int add_argument(void *context, const char *text, err *e) {
-  flags *f = context;
-  if (f->argument_count == command_table[f->command].arguments_max)
-    return err_set(e, ERR_ARG, "'%s' is one argument too many%s", text, missing_before(f, text));
-  f->arguments[f->argument_count++] = text;
-  return ERR_OK;
-}
-
 static int take_own(void *context, flag_id id, const char *text, err *e) {
   flags *f = context;
   switch (id) {
@@ -143,9 +121,8 @@ static int take_own(void *context, flag_id id, const char *text, err *e) {
   case FLAG_tree:
     if (!text) f->given.tree = "";
     return ERR_OK;
-  case FLAG_prompt:
-    return add_argument(f, text, e);
-  case FLAG_pin: /* the target reads it */
+  case FLAG_prompt: /* an argument */
+  case FLAG_pin:    /* the target reads it */
     return ERR_OK;
   default:
     return set_grammar(f, id, text, e);
@@ -191,11 +168,11 @@ static int settle_draft(flags *f, err *e) {
   bool model_typed = v->from[FLAG_draft_model] == FLAG_FROM_COMMAND_LINE ||
                      v->from[FLAG_draft_layers] == FLAG_FROM_COMMAND_LINE;
   bool named = v->draft && draft_methods_compute(v->draft);
-  if (f->command == FLAGS_DOCTOR) return ERR_OK; /* reports what is wrong with it among its checks */
+  if (f->command == COMMAND_DOCTOR) return ERR_OK; /* reports what is wrong with it among its checks */
   if (!model_typed && v->draft && !named) v->draft_model = NULL, v->draft_layers = 0;
   bool model = v->draft_model || v->draft_layers;
   if (model && v->from[FLAG_draft] != FLAG_FROM_COMMAND_LINE) v->draft = NULL;
-  if (!v->draft && !model && f->command == FLAGS_RESUME) return ERR_OK; /* the draft stays as it was */
+  if (!v->draft && !model && f->command == COMMAND_RESUME) return ERR_OK; /* the draft stays as it was */
   bool head = v->draft_model && head_lookup_is_head(v->draft_model);
   f->draft_by_default = !v->draft && !model;
   if (!v->draft) v->draft = head ? FLAGS_HEAD_DRAFT : model ? "model" : "ngram";
@@ -222,7 +199,8 @@ static int check_listening(flags *f, err *e) {
       "where do the workers register? Give --listen ENDPOINT, ipc://PATH or tcp://HOST:PORT";
   const flag_values *v = &f->given;
   const char *for_workers = worker_flag(f);
-  if (!v->listen && (f->command == FLAGS_SERVE || v->workers_from)) return err_set(e, ERR_ARG, "%s", where);
+  if (!v->listen && (f->command == COMMAND_SERVE_WORKERS || v->workers_from))
+    return err_set(e, ERR_ARG, "%s", where);
   if (!v->listen && (v->wait || v->insecure_bind))
     return err_set(e, ERR_ARG,
                    "--wait and --insecure-bind go with --listen ENDPOINT: give that too, or drop them");
@@ -242,9 +220,9 @@ static int check_listening(flags *f, err *e) {
 /* What is there and cannot be, or is missing. */
 static int check_rules(const flags *f, bool chat, err *e) {
   const flag_values *v = &f->given;
-  const command_table_row *shape = &command_table[f->command];
-  bool named = f->argument_count > 0, no_model = !v->model && !shape->without_model;
-  bool own = f->command == FLAGS_CONVERT; /* its arguments are models themselves */
+  const flag_command_row *shape = &flag_command_rows[f->command];
+  bool named = v->argument_count > 0, no_model = !v->model && shape->needs_model;
+  bool own = f->command == COMMAND_CONVERT_HEAD; /* its arguments are models themselves */
   const struct {
     bool wrong;
     const char *why;
@@ -255,8 +233,8 @@ static int check_rules(const flags *f, bool chat, err *e) {
        "--ssl-cert-file and --ssl-key-file go together: give both, or neither"},
       {f->older_us >= 0 && named, "an ID and --older-than: give one of them"},
       {v->all && named, "an ID and --all: give one of them"},
-      {f->argument_count < shape->arguments_min && !chat && f->older_us < 0 && !v->all, shape->missing},
-      {f->command == FLAGS_ROLLBACK && v->to < 0, "how much stays? Give --to N, in tokens of the answer"},
+      {v->argument_count < shape->least_arguments && !chat && f->older_us < 0 && !v->all, shape->missing},
+      {f->command == COMMAND_ROLLBACK && v->to < 0, "how much stays? Give --to N, in tokens of the answer"},
       {chat && (v->raw || v->json),
        "a conversation takes neither --raw nor --json: give a prompt, or drop them"},
       {chat && v->compare, "--compare answers one prompt twice: give it"},
@@ -266,8 +244,8 @@ static int check_rules(const flags *f, bool chat, err *e) {
        "--system goes into the chat template, which --raw leaves out: drop one of them"},
       {v->raw && v->template, "--chat-template names what --raw leaves out: drop one of them"},
   };
-  if (no_model && !own && named && is_model(f->arguments[0]))
-    return err_set(e, ERR_ARG, "no model: -m goes before the model's path, %s", f->arguments[0]);
+  if (no_model && !own && named && flag_is_model_path(f->given.arguments[0]))
+    return err_set(e, ERR_ARG, "no model: -m goes before the model's path, %s", f->given.arguments[0]);
   for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
     if (rules[i].wrong) return err_set(e, ERR_ARG, "%s", rules[i].why);
   return ERR_OK;
@@ -290,7 +268,7 @@ static void fill_request(flags *f) {
 
 static int check_whole(void *context, err *e) {
   flags *f = context;
-  bool chat = f->command == FLAGS_RUN && f->argument_count == 0 && isatty(STDIN_FILENO);
+  bool chat = f->command == COMMAND_RUN && f->given.argument_count == 0 && isatty(STDIN_FILENO);
   bool blocks_typed = f->given.from[FLAG_kv_blocks] == FLAG_FROM_COMMAND_LINE;
   if (!blocks_typed && f->given.kv == 0) f->given.kv_blocks = 0;
   if (f->show < 0) f->show = chat ? SHOW_AUTO : SHOW_NEVER;
@@ -308,11 +286,11 @@ void flags_default(flags *f, flag_command command) {
   flag_values *v = &f->given;
   request_init(&f->request);
   v->threads = cpus_threads();
-  if (command == FLAGS_BATCH || command == FLAGS_API) v->sessions = SESSIONS_DEFAULT;
-  if (command == FLAGS_SERVE) v->sessions = SESSIONS_SERVE_WORKERS;
-  if (command == FLAGS_BATCH || command == FLAGS_BENCH) v->ledger = "none";
-  if (command == FLAGS_API) v->max_tokens = 0, v->temperature = 1; /* all that the context has room for */
-  if (command == FLAGS_RESUME) v->math = -1, v->max_tokens = 0, v->budget = -1;
+  if (command == COMMAND_BATCH || command == COMMAND_SERVE) v->sessions = SESSIONS_DEFAULT;
+  if (command == COMMAND_SERVE_WORKERS) v->sessions = SESSIONS_SERVE_WORKERS;
+  if (command == COMMAND_BATCH || command == COMMAND_BENCH_SPECULATION) v->ledger = "none";
+  if (command == COMMAND_SERVE) v->max_tokens = 0, v->temperature = 1; /* all that the context has room for */
+  if (command == COMMAND_RESUME) v->math = -1, v->max_tokens = 0, v->budget = -1;
 }
 
 /* A seed that nobody gives is drawn, so that the result can name it. */
@@ -342,9 +320,10 @@ static void spare_inputs(const flags *f, const char *program) {
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) output_file_spare(paths[i]);
   if (keys_folder(f->given.keys, folder, NULL) == ERR_OK) output_file_spare(folder);
   spare_ledgers(f);
-  bool reads_first = f->command == FLAGS_BATCH || f->command == FLAGS_SERVE || f->command == FLAGS_CONVERT ||
-                     f->command == FLAGS_BENCH || f->command == FLAGS_IMPORT;
-  if (reads_first && f->argument_count > 0) output_file_spare(f->arguments[0]);
+  bool reads_first = f->command == COMMAND_BATCH || f->command == COMMAND_SERVE_WORKERS ||
+                     f->command == COMMAND_CONVERT_HEAD || f->command == COMMAND_BENCH_SPECULATION ||
+                     f->command == COMMAND_IMPORT;
+  if (reads_first && f->given.argument_count > 0) output_file_spare(f->given.arguments[0]);
   const char *trace = f->given.trace;
   if (output_file_check_fd(STDOUT_FILENO, "stdout", &e) || (trace && output_file_check(trace, &e))) {
     fprintf(stderr, "%s: error: %s\n", program, e.text);
@@ -355,14 +334,11 @@ static void spare_inputs(const flags *f, const char *program) {
 void flags_parse(flags *f, flag_command command, int argc, char **argv) {
   flags_default(f, command);
   draw_seed(&f->request.sampling.seed, argv[0]);
-  const command_table_row *shape = &command_table[command];
   const flag_program reader = {.command = command,
-                               .arguments = shape->arguments,
-                               .text = shape->text,
+                               .more = "Exit statuses: see `tandem --help'.",
                                .values = &f->given,
                                .context = f,
                                .own = take_own,
-                               .argument = add_argument,
                                .whole = check_whole};
   flag_read_all(&reader, argc, argv);
   log_use_format((log_format)f->given.log_format);
@@ -375,7 +351,7 @@ void flags_fini(flags *f) {
 }
 
 const char *flags_command_name(flag_command command) {
-  return command_table[command].name;
+  return flag_command_rows[command].name;
 }
 
 bool flags_wants_draft(const flags *f) {

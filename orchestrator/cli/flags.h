@@ -5,24 +5,21 @@
 #include "orchestrator/service/request.h"
 #include <limits.h>
 
-#define FLAGS_ARGUMENTS_MAX 3
-#define FLAGS_HEAD_DRAFT    "eagle3,ngram" /* what a head means: prompt lookup adds to it and costs nothing */
+#define FLAGS_HEAD_DRAFT "eagle3,ngram" /* what a head means: prompt lookup adds to it and costs nothing */
 
 typedef struct flags {
   flag_command command;
-  flag_values given; /* with the defaults of the command; draft is "any" where others start the workers */
-  request request;   /* all but its prompt; its context is 0 where none was given */
-  int show;          /* show_when of orchestrator/cli/show.h */
-  int64_t older_us;  /* of session end: only what has not changed for so long; -1: not given */
-  const char *arguments[FLAGS_ARGUMENTS_MAX];
-  int32_t argument_count;
+  flag_values given;     /* with the defaults of the command; draft is "any" where others start the workers */
+  request request;       /* all but its prompt; its context is 0 where none was given */
+  int show;              /* show_when of orchestrator/cli/show.h */
+  int64_t older_us;      /* of session end: only what has not changed for so long; -1: not given */
   bool draft_by_default; /* nobody has said how to draft */
   char head[PATH_MAX];   /* the one that comes with tandem (default_head_use); "": none */
 } flags;
 
 /* argv[0] is "tandem COMMAND". Strings are argv's, the environment's, or the request's own, which flags_fini
- * frees. FLAGS_RUN with an argument_count of 0 means a conversation, and stdin is a terminal then. For
- * FLAGS_RESUME, strings that were not given are NULL, math is -1, max_tokens is 0 and budget is -1. */
+ * frees. COMMAND_RUN with an argument_count of 0 means a conversation, and stdin is a terminal then. For
+ * COMMAND_RESUME, strings that were not given are NULL, math is -1, max_tokens is 0 and budget is -1. */
 void flags_parse(flags *f, flag_command command, int argc, char **argv);
 /* What is so where nothing is typed. */
 void flags_default(flags *f, flag_command command);

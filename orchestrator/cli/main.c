@@ -37,14 +37,14 @@ static const command commands[] = {
     {"doctor", command_doctor, "look at what tandem needs on this machine"},
     {"bench", command_bench, "measure what speculation is worth here (spec), or a step's parts (step)"},
 };
-enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+enum { LISTED_COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_help(FILE *to) {
   fputs("Usage: tandem COMMAND [FLAGS...]\n"
         "Lossless speculative decoding: a draft guesses, a target verifies, the answer is the target's.\n\n"
         "Commands:\n",
         to);
-  for (int i = 0; i < COMMAND_COUNT; i++) fprintf(to, "  %-15s%s\n", commands[i].name, commands[i].text);
+  for (int i = 0; i < LISTED_COMMANDS; i++) fprintf(to, "  %-15s%s\n", commands[i].name, commands[i].text);
   fputs("\n`tandem COMMAND --help' tells the flags of a command. Also:\n"
         "  --help      this text\n"
         "  --version   version and commit of this program and of the workers, and the numerics id\n"
@@ -72,9 +72,9 @@ static int print_usage(const char *why, const char *what) {
 /* A flag, where llama.cpp has no command before it; another program's name for a command; or a word that is
  * misspelt. */
 static int no_such(const char *name) {
-  const char *words[COMMAND_COUNT + 3] = {"--help", "--version", "--list-devices"};
-  for (int i = 0; i < COMMAND_COUNT; i++) words[3 + i] = commands[i].name;
-  const char *near = nearest_word(name, words, COMMAND_COUNT + 3);
+  const char *words[LISTED_COMMANDS + 3] = {"--help", "--version", "--list-devices"};
+  for (int i = 0; i < LISTED_COMMANDS; i++) words[3 + i] = commands[i].name;
+  const char *near = nearest_word(name, words, LISTED_COMMANDS + 3);
   char what[300];
   const habit *h = habits_find_command(name);
   if (h) {
@@ -128,7 +128,7 @@ int main(int argc, char **argv) {
   }
   if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) return print_version();
   if (strcmp(name, "--list-devices") == 0) return print_devices();
-  for (int i = 0; i < COMMAND_COUNT; i++) {
+  for (int i = 0; i < LISTED_COMMANDS; i++) {
     if (strcmp(name, commands[i].name) != 0) continue;
     char whole[64];
     snprintf(whole, sizeof whole, "tandem %s", name);

@@ -13,8 +13,8 @@ typedef struct operation {
   int (*run)(const flags *f);
 } operation;
 
-static const operation operations[] = {{"tandem workers", FLAGS_WORKERS, operate_workers},
-                                       {"tandem top", FLAGS_TOP, operate_top}};
+static const operation operations[] = {{"tandem workers", COMMAND_WORKERS, operate_workers},
+                                       {"tandem top", COMMAND_TOP, operate_top}};
 
 int main(int argc, char **argv) {
   program_begin("tandem-operate");

@@ -100,7 +100,7 @@ static int show_live(top_screen *s, server_link *l) {
 }
 
 int operate_top(const flags *f) {
-  const char *url = f->argument_count ? f->arguments[0] : f->given.url;
+  const char *url = f->given.argument_count ? f->given.arguments[0] : f->given.url;
   top_screen s = {.url = url};
   server_link *l;
   err e = {0};

@@ -41,8 +41,8 @@ static int run(const flags *f, server_link *l) {
   err e = {0};
   if (server_link_ask_json(l, "/v1/workers", NULL, &whole, &e)) return report(&e);
   int code = STATUS_OK;
-  if (f->argument_count)
-    code = change(l, json_object_get(whole, "data"), f->arguments[0], f->arguments[1], &after);
+  if (f->given.argument_count)
+    code = change(l, json_object_get(whole, "data"), f->given.arguments[0], f->given.arguments[1], &after);
   if (code == STATUS_OK) code = print(f, json_object_get(after ? after : whole, "data"));
   json_decref(whole);
   json_decref(after);
@@ -50,11 +50,11 @@ static int run(const flags *f, server_link *l) {
 }
 
 int operate_workers(const flags *f) {
-  const char *verb = f->argument_count ? f->arguments[0] : "list";
+  const char *verb = f->given.argument_count ? f->given.arguments[0] : "list";
   bool changes = strcmp(verb, "drain") == 0 || strcmp(verb, "resume") == 0;
-  if (f->argument_count && !changes)
+  if (f->given.argument_count && !changes)
     return command_error(STATUS_USAGE, "there is no '%.40s' for workers, only drain and resume", verb);
-  if (changes && f->argument_count < 2)
+  if (changes && f->given.argument_count < 2)
     return command_error(STATUS_USAGE,
                          "which worker? Give the first digits of its id: `tandem workers' tells them");
   server_link *l;

@@ -20,9 +20,9 @@ class Controls(Command):
             (SHOWN, "run", "-m", MODEL, "--" + RAW, "x"),
             (SHOWN, "run", "-m", MODEL, "--" + RAW + "=x", "x"),
             ("no flag -^[", "run", "-m", MODEL, "-\x1b", "x"),
-            (MASKED, "run", "-m", MODEL, "x", RAW),
+            (SHOWN, "run", "-m", MODEL, "x", RAW),
             (SHOWN, "run", "--config", missing + RAW, "x"),
-            (MASKED, "status", RAW),
+            (SHOWN, "status", RAW),
             (MASKED, "run", "-m", MODEL, "--kv", RAW, "x"),
         ):
             self.assertIn(shown, self.refused(USAGE, "", *args))

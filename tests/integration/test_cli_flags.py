@@ -72,7 +72,7 @@ class BadInput(Command):
             (["bench", "step", "-m", MODEL, "--rows", "257"], "--rows"),
             (["bench", "step", "-m", MODEL, "--rows", "1,2,3,4,5,6,7,8,9"], "--rows"),
             (["bench", "step", "-m", MODEL, "--ctx", "0"], "--ctx"),
-            (["bench", "step", "-m", MODEL, "x"], "unexpected argument 'x'"),
+            (["bench", "step", "-m", MODEL, "x"], "'x' is one argument too many"),
         ]:
             with self.subTest(args=args):
                 self.refused(USAGE, phrase, *args)

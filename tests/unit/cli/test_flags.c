@@ -20,7 +20,7 @@ static void parse(flags *f, const char *const *arguments) {
   while (*arguments) argv[argc++] = (char *)*arguments++;
   argv[argc++] = (char *)"IN";
   argv[argc++] = (char *)"OUT";
-  flags_parse(f, FLAGS_BATCH, argc, argv);
+  flags_parse(f, COMMAND_BATCH, argc, argv);
 }
 
 /* Both ways to say the same. */

@@ -36,7 +36,7 @@ static void workers_have_what_they_are_handed(void **state) {
   (void)state;
   for (const flag_row *r = flag_rows; r < flag_rows + flag_row_count; r++) {
     const char *const names[] = {r->target, r->draft};
-    const flag_command workers[] = {FLAGS_TARGET, FLAGS_DRAFT};
+    const flag_command workers[] = {COMMAND_TARGET, COMMAND_DRAFT};
     for (int i = 0; i < 2; i++) {
       if (!names[i] || !*names[i]) continue;
       const flag_row *w = flag_named(workers[i], names[i] + 2, strlen(names[i] + 2));

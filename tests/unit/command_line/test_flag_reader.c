@@ -19,7 +19,7 @@
 
 typedef struct taken {
   flag_values v;
-  int arguments, ended;
+  int ended;
   char own[200]; /* "name=text " of what the program reads itself */
 } taken;
 
@@ -30,12 +30,6 @@ static int take_own(void *context, flag_id id, const char *text, err *e) {
   return text && strcmp(text, "bad") == 0 ? err_set(e, ERR_ARG, "--%s is bad", flag_of(id)->name) : ERR_OK;
 }
 
-static int take_argument(void *context, const char *text, err *e) {
-  (void)text, (void)e;
-  ((taken *)context)->arguments++;
-  return ERR_OK;
-}
-
 static int end(void *context, err *e) {
   (void)e;
   ((taken *)context)->ended++;
@@ -44,13 +38,8 @@ static int end(void *context, err *e) {
 
 static void read_flags(flag_command command, char **argv, taken *t) {
   *t = (taken){.v = flag_defaults};
-  const flag_program reader = {.command = command,
-                               .text = "For tests.",
-                               .values = &t->v,
-                               .context = t,
-                               .own = take_own,
-                               .argument = take_argument,
-                               .whole = end};
+  const flag_program reader = {
+      .command = command, .values = &t->v, .context = t, .own = take_own, .whole = end};
   int argc = 0;
   while (argv[argc]) argc++;
   flag_read_all(&reader, argc, argv);
@@ -68,7 +57,7 @@ static int forget(void **state) {
   }
 static taken parse_all(char **argv) {
   taken t;
-  read_flags(FLAGS_RUN, argv, &t);
+  read_flags(COMMAND_RUN, argv, &t);
   assert_int_equal(t.ended, 1);
   return t;
 }
@@ -82,7 +71,7 @@ static int say(char **argv, int where, char *text, size_t size) {
   if (child == 0) {
     dup2(ends[1], where);
     taken t;
-    read_flags(FLAGS_RUN, argv, &t);
+    read_flags(COMMAND_RUN, argv, &t);
     _exit(41);
   }
   close(ends[1]);
@@ -108,7 +97,7 @@ static void the_environment_is_read_first(void **state) {
   taken t = parse_all(ARGV("x"));
   assert_int_equal(t.v.max_tokens, 7);
   assert_string_equal(t.v.model, "here");
-  assert_true(t.v.raw && t.v.from[FLAG_raw] == FLAG_FROM_VARIABLE && t.arguments == 1);
+  assert_true(t.v.raw && t.v.from[FLAG_raw] == FLAG_FROM_VARIABLE && t.v.argument_count == 1);
   assert_string_equal(t.own, "");
   t = parse_all(ARGV("--max-tokens", "9", "-m", "there"));
   assert_int_equal(t.v.max_tokens, 9);
@@ -182,16 +171,15 @@ static void what_llama_cpp_calls_it(void **state) {
   static const struct {
     const char *given, *answer;
   } refused[] = {{"-mg", "program: there is no flag -mg here: --device NAME says what computes: `tandem "
-                         "--list-devices' tells the names\n"},
+                         "--list-devices' tells the names\nTry `program --help' for all flags.\n"},
                  {"-mg=1", "there is no flag -mg here: --device NAME says"},
                  {"--ignore-eos", "there is no flag --ignore-eos here: leave it out"},
-                 {"-ngl", "program: -ngl has no value\n"},
+                 {"-ngl", "program: -ngl has no value\nTry"},
                  {"--parallel=4", "--sessions N of `tandem batch'"}};
   char text[1000];
   for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
     refusal(ARGV("-m", "x", (char *)(uintptr_t)refused[i].given), text, sizeof text);
     if (!strstr(text, refused[i].answer)) fail_msg("%s: %s", refused[i].given, text);
-    assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1); /* one line */
   }
   refusal(ARGV("-n", "many"), text, sizeof text);
   assert_non_null(strstr(text, "--max-tokens must be a whole number"));
@@ -224,10 +212,39 @@ static void values_are_not_flags(void **state) {
   (void)state;
   assert_string_equal(parse_all(ARGV("-m", "--modle")).v.model, "--modle");
   assert_string_equal(parse_all(ARGV("--model", "--modle")).v.model, "--modle");
-  parse_all(ARGV("--", "--modle", "-ngl", "-n"));
+  assert_string_equal(parse_all(ARGV("--", "--modle")).v.arguments[0], "--modle");
+  assert_string_equal(parse_all(ARGV("--", "-ngl")).v.arguments[0], "-ngl");
   assert_string_equal(parse_all(ARGV("-m", "-ngl")).v.model, "-ngl");
   assert_string_equal(parse_all(ARGV("--model", "-n")).v.model, "-n");
   parse_all(ARGV("-"));
+}
+
+static void there_are_as_many_arguments_as_the_command_has(void **state) {
+  (void)state;
+  static const struct {
+    const char *first, *second, *why;
+  } table[] = {{"say", "hello", "program: 'hello' is one argument too many: put the prompt in quotes"},
+               {"-pa", "b", "program: 'b' is one argument too many"},
+               {"hello", "x.gguf", "'x.gguf' is one argument too many: -m goes before the model's path"}};
+  char text[1000];
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    refusal(ARGV((char *)(uintptr_t)table[i].first, (char *)(uintptr_t)table[i].second), text, sizeof text);
+    if (!strstr(text, table[i].why)) fail_msg("%s", text);
+  }
+  assert_string_equal(parse_all(ARGV("-p", "a")).v.arguments[0], "a");
+}
+
+static void an_argument_may_stand_in_a_file(void **state) {
+  (void)state;
+  char file[SCRATCH_MAX];
+  strcpy(file, scratch_path("prompt.yaml").text);
+  FILE *f = fopen(file, "w");
+  fputs("prompt: of the file\n", f);
+  fclose(f);
+  assert_string_equal(parse_all(ARGV("--config", file)).v.arguments[0], "of the file");
+  taken t = parse_all(ARGV("--config", file, "nearer"));
+  assert_string_equal(t.v.arguments[0], "nearer");
+  assert_int_equal(t.v.argument_count, 1);
 }
 
 static void near_means_few_changes(void **state) {
@@ -248,7 +265,7 @@ static void values_go_where_the_table_says(void **state) {
                            "2K", "--seed", "9", "--stop", "a", "--stop=b", "--tree", "--show=auto", "word"));
   assert_string_equal(t.v.model, "x");
   assert_true(t.v.top_k == 3 && t.v.top_p == 0.25f && t.v.verbose && t.v.kv == 1 && t.v.kv_memory == 2048);
-  assert_true(t.v.seed == 9 && t.v.budget == flag_defaults.budget && t.arguments == 1);
+  assert_true(t.v.seed == 9 && t.v.budget == flag_defaults.budget && t.v.argument_count == 1);
   assert_string_equal(t.own, "stop=a stop=b tree=- show=auto ");
   char out[64];
   assert_true(flag_print(flag_of(FLAG_kv), &t.v, out, sizeof out));
@@ -277,9 +294,9 @@ static void values_that_do_not_fit_end_the_program(void **state) {
 static void a_flag_has_the_range_of_its_command(void **state) {
   (void)state;
   taken t;
-  read_flags(FLAGS_TARGET, ARGV("--ctx", "0", "--sessions", "1024"), &t);
+  read_flags(COMMAND_TARGET, ARGV("--ctx", "0", "--sessions", "1024"), &t);
   assert_true(t.v.context == 0 && t.v.sessions == 1024);
-  read_flags(FLAGS_DRAFT, ARGV("--replay-seed", "18446744073709551615"), &t);
+  read_flags(COMMAND_DRAFT, ARGV("--replay-seed", "18446744073709551615"), &t);
   assert_true(t.v.replay_seed == UINT64_MAX);
   char text[400];
   refusal(ARGV("--seed", "9223372036854775808"), text, sizeof text);
@@ -336,7 +353,7 @@ static void check_sources(flag_command command, const flag_row *row, int sources
 
 static void every_flag_may_come_from_everywhere(void **state) {
   (void)state;
-  for (int c = 0; c < FLAGS_COMMANDS; c++)
+  for (int c = 0; c < COMMAND_COUNT; c++)
     for (const flag_row *row = flag_rows; row < flag_rows + flag_row_count; row++) {
       bool own = !row->help || row->id == FLAG_config || row->id == FLAG_version;
       if (own || !(row->commands >> c & 1)) continue;
@@ -353,6 +370,8 @@ int main(void) {
       cmocka_unit_test(what_llama_cpp_calls_it),
       cmocka_unit_test(what_would_change_nothing_is_passed_over),
       cmocka_unit_test(values_are_not_flags),
+      cmocka_unit_test(there_are_as_many_arguments_as_the_command_has),
+      cmocka_unit_test(an_argument_may_stand_in_a_file),
       cmocka_unit_test(near_means_few_changes),
       cmocka_unit_test(values_go_where_the_table_says),
       cmocka_unit_test(values_that_do_not_fit_end_the_program),

@@ -111,7 +111,7 @@ static void test_a_bad_value_gives_one_clear_error(void **state) {
                {"--ctx -1", "--ctx must be"},
                {"--parent 0", "--parent must be"},
                {"--log-level loud", "--log-level must be"},
-               {"word", "unexpected argument 'word'"},
+               {"word", "'word' is one argument too many"},
                {"--treads 2", "did you mean --threads?"}};
   for (program which = 0; which < PROGRAMS; which++)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -444,7 +444,7 @@ class Sessions(Case):
         again = json.loads(self.session("resume", id, "--json", "--kv", "virtual", "--kv-blocks", "40"))
         self.assertEqual(again["token_ids"], plain["token_ids"])
         for flags, phrase in ((("--wait", "3"), "--listen"), (("--listen", endpoint, "--kv", "virtual"), "--kv"), (("--kv-blocks", "9"), "--kv virtual"),
-                              (("--listen", endpoint, "--draft", "ngram"), "--draft METHOD"), (("--insecure-bind",), "--listen")):
+                              (("--listen", endpoint, "--draft", "ngram"), "--draft is for programs that tandem starts"), (("--insecure-bind",), "--listen")):
             self.refused(USAGE, phrase, "session", "resume", "--ledger", self.ledger, id, *flags)
 
     # What runs now.

@@ -14,11 +14,19 @@
 #define BIN_BITS  11
 #define LANE_BINS (BINS / WARP)
 #define EACH      4 /* tokens that share a block of Philox's numbers */
+#define FEW       8 /* tokens of a list that threads keep in registers */
 
 typedef unsigned long long sum_type; /* what atomicAdd takes */
 
+/* The first of an order, or less than all others. */
+typedef struct few_ranked {
+  float value[FEW];
+  int32_t token[FEW];
+} few_ranked;
+
 typedef struct rank_memory {
   sum_type histogram[BINS];
+  few_ranked few[WARPS];
   sum_type sums[WARPS], rest;
   float largest[WARPS];
   int32_t bin, listed;
@@ -299,6 +307,86 @@ static __device__ bool passes(const row_job &j, const threshold &kept, float log
   return !(j.r.min_p > 0) || logit == best || logit * j.r.scale - best * j.r.scale >= filter_least(j.r.min_p);
 }
 
+/* --- a few logits as they are --- */
+
+static __device__ __forceinline__ bool precedes(float a, int32_t token_a, float b, int32_t token_b) {
+  return a > b || (a == b && token_a < token_b);
+}
+
+static __device__ __forceinline__ few_ranked none_ranked() {
+  few_ranked f;
+  for (int i = 0; i < FEW; i++) f.value[i] = -INFINITY, f.token[i] = INT32_MAX;
+  return f;
+}
+
+static __device__ __forceinline__ void insert(few_ranked *f, float value, int32_t token) {
+  if (!precedes(value, token, f->value[FEW - 1], f->token[FEW - 1])) return;
+  for (int i = 0; i < FEW; i++) {
+    if (!precedes(value, token, f->value[i], f->token[i])) continue;
+    const float next_value = f->value[i];
+    const int32_t next = f->token[i];
+    f->value[i] = value, f->token[i] = token;
+    value = next_value, token = next;
+  }
+}
+
+/* Of a warp's lists in order the first tokens, in order: lane i has the i-th. */
+static __device__ sampler_ranked merge(few_ranked f) {
+  sampler_ranked mine = {INT32_MAX, -INFINITY};
+  for (int at = 0; at < FEW; at++) {
+    float value = f.value[0];
+    int32_t token = f.token[0];
+    for (int by = WARP / 2; by > 0; by /= 2) {
+      const float other = __shfl_xor_sync(~0u, value, by);
+      const int32_t other_token = __shfl_xor_sync(~0u, token, by);
+      if (!precedes(other, other_token, value, token)) continue;
+      value = other, token = other_token;
+    }
+    if ((int)threadIdx.x % WARP == at) mine = {token, value};
+    if (f.token[0] != token) continue;
+    for (int i = 1; i < FEW; i++) f.value[i - 1] = f.value[i], f.token[i - 1] = f.token[i];
+    f.value[FEW - 1] = -INFINITY, f.token[FEW - 1] = INT32_MAX;
+  }
+  return mine;
+}
+
+/* Is the list that of the greatest logits? */
+static __device__ bool wants_few(const row_job &j) {
+  return j.r.scale == 0 && j.r.count <= FEW && !has_history(j) && j.r.bias.count == 0 && j.r.mask < 0;
+}
+
+/* What a thread sees of the outputs [first, first + count). */
+static __device__ bool see_outputs(const row_job &j, const cuda_rank_logits &l, int32_t first, int32_t count,
+                                   few_ranked *seen) {
+  const float *from = l.logits + (size_t)j.r.line * (size_t)l.columns;
+  bool numbers = true;
+  for (int32_t i = first + (int32_t)threadIdx.x; i < first + count; i += THREADS) {
+    const int32_t token = l.of ? l.of[i] : i;
+    if (!in_vocabulary(j, token)) continue;
+    const float x = from[i];
+    numbers &= x < INFINITY;
+    if (x > -INFINITY) insert(seen, x, token);
+  }
+  return numbers;
+}
+
+/* The list without a copy of the logits: each thread's, each warp's, the block's. */
+static __device__ int32_t rank_few(const row_job &j, const cuda_rank_logits &l, sampler_ranked *out) {
+  few_ranked seen = none_ranked();
+  const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+  bool numbers = see_outputs(j, l, 0, l.of ? l.common : j.vocabulary, &seen);
+  if (l.of) numbers &= see_outputs(j, l, j.r.own.first, j.r.own.count, &seen);
+  const sampler_ranked best = merge(seen);
+  if (lane < FEW)
+    block_memory().few[warp].value[lane] = best.value, block_memory().few[warp].token[lane] = best.token;
+  if (block_largest(numbers ? -INFINITY : 0) == 0) return 0;
+  const sampler_ranked mine =
+      warp == 0 ? merge(block_memory().few[lane]) : sampler_ranked{INT32_MAX, -INFINITY};
+  const bool listed = warp == 0 && lane < j.r.count && mine.token < INT32_MAX;
+  if (listed) out[lane] = mine;
+  return (int32_t)block_sum(listed);
+}
+
 /* --- the list --- */
 
 /* What the tokens are ranked by, in place of their logits; a NaN for those that are filtered out. */
@@ -319,10 +407,6 @@ static __device__ void add_noise(const row_job &j, const threshold &kept, float 
     }
   }
   __syncthreads();
-}
-
-static __device__ bool precedes(const sampler_ranked &a, const sampler_ranked &b) {
-  return a.value > b.value || (a.value == b.value && a.token < b.token);
 }
 
 /* Those that reach the threshold, in any order. */
@@ -352,13 +436,15 @@ static __device__ int32_t rank(const row_job &j, sampler_ranked *out) {
   if (mine < listed) {
     int32_t before = 0;
     for (int32_t i = 0; i < listed; i++)
-      before += precedes(block_memory().list[i], block_memory().list[mine]);
+      before += precedes(block_memory().list[i].value, block_memory().list[i].token,
+                         block_memory().list[mine].value, block_memory().list[mine].token);
     out[before] = block_memory().list[mine];
   }
   return listed;
 }
 
 static __device__ int32_t rank_row(const row_job &j, const cuda_rank_logits &l, sampler_ranked *out) {
+  if (wants_few(j)) return rank_few(j, l, out);
   float best = adjust(j, l) ? -INFINITY : INFINITY;
   each_token(j, [&](int32_t t) { best = j.x[t] > best ? j.x[t] : best; });
   best = block_largest(best);

@@ -269,6 +269,25 @@ static void a_map_tells_the_tokens_of_columns(void **state) {
   check(requests, map);
 }
 
+/* The greatest logits as they are, and with a penalty, a bias or a mask alone. */
+static void one_change_to_greedy_rows(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 3; seed++) {
+    std::vector<request> requests;
+    for (uint64_t i = 0; i < 4; i++) {
+      request r = plain(scaled_numbers(3001, 6, seed), seed + i);
+      r.options.temperature = 0;
+      r.count = (int32_t)(seed * 3 + i) % 8 + 1;
+      const int32_t best = expected_of({r}, {})[0].ranked[0].token;
+      if (i == 1) r.options.repeat_penalty = 3, r.history = {best, best};
+      if (i == 2) r.bias_tokens = {best}, r.bias_values = {-30};
+      if (i == 3) r.mask.assign(94, ~(1u << (best % 32)));
+      requests.push_back(r);
+    }
+    check(requests, {});
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(filters_are_those_of_the_sampler),
@@ -278,6 +297,7 @@ int main(void) {
       cmocka_unit_test(logits_may_be_far_apart),
       cmocka_unit_test(penalties_biases_and_masks_come_first),
       cmocka_unit_test(a_map_tells_the_tokens_of_columns),
+      cmocka_unit_test(one_change_to_greedy_rows),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -133,7 +133,8 @@ static void join(draft_session *p, const draft_setup *m, int32_t by, expansion_e
 }
 
 void draft_session_take(draft_session *p, draft_setup *m, int32_t by, const draft_reply *r) {
-  expansion_entry *e = expansion_outstanding(&p->expansion, by, r->handle);
+  bool in_tree;
+  expansion_entry *e = expansion_outstanding(&p->expansion, by, r->handle, &in_tree);
   if (!e) return;
   e->handle = 0;
   e->count = m->candidates && m->candidates < r->count ? m->candidates : r->count;
@@ -141,29 +142,32 @@ void draft_session_take(draft_session *p, draft_setup *m, int32_t by, const draf
     e->list[i] = r->list[i];
     e->list[i].score = draft_session_score(r->list[i].score);
   }
-  join(p, m, by, e);
+  if (in_tree) join(p, m, by, e);
   bool costs = m->colocated && m->drafters[by].kind->batch_begin; /* others reply for nothing */
   if (costs && e->count > 0) pacing_reply(&m->costs, exp((double)e->list[0].score));
   p->replied = true;
 }
 
-static bool submit(draft_session *p, draft_setup *m, int32_t by, int32_t node) {
+/* token: of a candidate of the node, -1: none. False: the drafter takes no more. */
+static bool submit(draft_session *p, draft_setup *m, int32_t by, int32_t node, int32_t token) {
   const drafter *d = &m->drafters[by];
-  draft_query q;
-  q.slot = p->slot;
-  q.handle = expansion_handle(&p->expansion, node, m->query_count + 1);
+  draft_query q = {.slot = p->slot};
   q.depth = expansion_path(&p->expansion, node, q.path);
-  if (!d->kind->submit(d->self, &q)) return false;
-  expansion_query(&p->expansion, by, node, q.handle);
-  m->query_count++;
-  return true;
+  if (token >= 0) q.path[q.depth++] = token;
+  q.handle = token < 0 ? expansion_query(&p->expansion, by, node, m->query_count + 1)
+                       : expansion_query_ahead(&p->expansion, by, node, token, m->query_count + 1);
+  if (q.handle == 0) return false;
+  bool taken = d->kind->submit(d->self, &q);
+  if (!taken) expansion_unquery(&p->expansion, by, q.handle);
+  m->query_count += taken;
+  return taken;
 }
 
 /* Queries a node now. False: its reply comes later. */
 static bool query(draft_session *p, draft_setup *m, int32_t by, int32_t node) {
   const drafter *d = &m->drafters[by];
   draft_reply r;
-  if (expansion_queried(&p->expansion, by, node) || !submit(p, m, by, node)) return false;
+  if (expansion_queried(&p->expansion, by, node) || !submit(p, m, by, node, -1)) return false;
   while (d->kind->take(d->self, &r)) draft_session_take(p, m, by, &r);
   p->replied = false;
   return expansion_replied(&p->expansion, by, node);
@@ -177,11 +181,13 @@ static expansion_limits limits_of(const draft_session *p, const draft_setup *m, 
                             .absent = p->held[by] == DRAFTER_ABSENT};
 }
 
-static void add_frontier(draft_session *p, const draft_setup *m, int32_t by, expansion_frontier *f) {
+/* ahead: not of nodes, but of candidates. */
+static void add_frontier(draft_session *p, const draft_setup *m, int32_t by, bool ahead,
+                         expansion_frontier *f) {
   bool full = p->expansion.live.live_count >= draft_session_goal(p, m);
   if (p->held[by] < p->committed.length || full || (m->colocated && p->done)) return;
   const expansion_limits limits = limits_of(p, m, by);
-  expansion_frontier_add(f, &p->expansion, by, &limits);
+  (ahead ? expansion_frontier_add_ahead : expansion_frontier_add)(f, &p->expansion, by, &limits);
 }
 
 static void fill_batch(draft_session *const *list, int32_t count, draft_setup *m, int32_t first, int32_t by) {
@@ -190,11 +196,13 @@ static void fill_batch(draft_session *const *list, int32_t count, draft_setup *m
     draft_session *p = list[(first + i) % count];
     if (may_compute(p, m) || reads_prompt(p, m, by)) advance(p, m, by);
   }
-  for (int32_t i = 0; i < count; i++)
-    if (may_compute(list[i], m)) add_frontier(list[i], m, by, &f);
+  for (int32_t i = 0; i < 2 * count; i++) { /* nodes of all sessions, then candidates */
+    draft_session *p = list[i % count];
+    if (may_compute(p, m)) add_frontier(p, m, by, i >= count, &f);
+  }
   for (int32_t i = 0; i < count; i++) /* a session's queries one after the other */
     for (int32_t k = 0; k < f.count; k++)
-      if (f.list[k].of == &list[i]->expansion) submit(list[i], m, by, f.list[k].node);
+      if (f.list[k].of == &list[i]->expansion) submit(list[i], m, by, f.list[k].node, f.list[k].token);
 }
 
 bool draft_session_batch(draft_session *const *list, int32_t count, draft_setup *m, int32_t first,
@@ -226,7 +234,8 @@ static bool is_grown(draft_session *p, const draft_setup *m, int32_t by) {
   expansion_frontier f = {.room = m->drafters[by].queries_max};
   double tokens = 1, more = 0, best = pacing_best(&m->costs);
   if (!takes_turns(p, m) || !expansion_replied(&p->expansion, by, TREE_ROOT)) return false;
-  add_frontier(p, m, by, &f);
+  add_frontier(p, m, by, false, &f);
+  add_frontier(p, m, by, true, &f);
   for (int32_t i = 0; i < f.count; i++) more += pacing_worth(exp((double)f.list[i].total) * best);
   for (int32_t i = 0; i < live->capacity; i++)
     if (live->nodes[i].live) tokens += pacing_worth(exp((double)live->nodes[i].total));
@@ -257,9 +266,12 @@ static int32_t name_nodes(draft_session *p) {
 
 /* Adds the next candidate of a reply. 1: it is new in the tree, with an id if `name`; 0: it is not; -1: ids
  * are used up. */
-static int32_t add_candidate(draft_session *p, const expansion_step *s, int32_t vocabulary, bool name) {
+static int32_t add_candidate(draft_session *p, const draft_setup *m, const expansion_step *s,
+                             int32_t vocabulary, bool name) {
   int32_t slot = expansion_add(&p->expansion, s, vocabulary);
   if (slot < 0) return 0;
+  for (int32_t i = 0; i < m->drafter_count; i++)
+    if (expansion_replied(&p->expansion, i, slot)) join(p, m, i, expansion_entry_of(&p->expansion, i, slot));
   return !name || tree_ids_give(&p->ids, &p->expansion.live, slot) ? 1 : -1;
 }
 
@@ -278,7 +290,7 @@ int32_t draft_session_grow(draft_session *p, draft_setup *m, int32_t vocabulary,
       if (!grown) return keeps ? 0 : added;
       continue;
     }
-    int32_t more = add_candidate(p, &s, vocabulary, !keeps);
+    int32_t more = add_candidate(p, m, &s, vocabulary, !keeps);
     if (more < 0) return -1;
     added += more;
   }

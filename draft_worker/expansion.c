@@ -20,6 +20,7 @@ void expansion_fini(expansion *x) {
 void expansion_reset(expansion *x) {
   tree_reset(&x->live);
   for (int32_t i = 0; i < x->drafter_count * (x->live.capacity + 1); i++) x->entries[i].mark = 0;
+  for (int32_t i = 0; i < EXPANSION_AHEAD_MAX; i++) x->ahead[i].used = false;
 }
 
 float expansion_total(const expansion *x, int32_t node) {
@@ -62,28 +63,98 @@ bool expansion_replied(expansion *x, int32_t by, int32_t node) {
   return expansion_queried(x, by, node) && !expansion_entry_of(x, by, node)->handle;
 }
 
-#define HANDLE_NODES (TREE_NODE_MAX + 1)
+/* A handle holds the query's number, and the entry's index or, behind all of these, that of a candidate. */
+#define HANDLE_NODES   (TREE_NODE_MAX + 1)
+#define HANDLE_ENTRIES (HANDLE_NODES + EXPANSION_AHEAD_MAX)
 
-uint64_t expansion_handle(const expansion *x, int32_t node, uint64_t number) {
-  return number * HANDLE_NODES + (uint64_t)index_of(x, node);
-}
-
-void expansion_query(expansion *x, int32_t by, int32_t node, uint64_t handle) {
-  expansion_entry *e = expansion_entry_of(x, by, node);
-  e->mark = mark_of(x, node);
-  e->handle = handle;
-  e->count = e->next = 0;
-  e->joined = false;
+uint64_t expansion_query(expansion *x, int32_t by, int32_t node, uint64_t number) {
+  uint64_t handle = number * HANDLE_ENTRIES + (uint64_t)index_of(x, node);
+  *expansion_entry_of(x, by, node) = (expansion_entry){.mark = mark_of(x, node), .handle = handle};
+  return handle;
 }
 
 /* An entry stays where its node is, but for that of a node which has become the root. */
-expansion_entry *expansion_outstanding(expansion *x, int32_t by, uint64_t handle) {
-  int32_t node = (int32_t)(handle % HANDLE_NODES);
+static expansion_entry *waiting_entry(expansion *x, int32_t by, int32_t node, uint64_t handle) {
   bool live = node < x->live.capacity && x->live.nodes[node].live;
   if (live && expansion_queried(x, by, node) && expansion_entry_of(x, by, node)->handle == handle)
     return expansion_entry_of(x, by, node);
   expansion_entry *root = expansion_entry_of(x, by, TREE_ROOT);
   return root->handle == handle && expansion_queried(x, by, TREE_ROOT) ? root : NULL;
+}
+
+/* --- candidates that are not in the tree --- */
+
+/* Is it in use? One whose parent is gone is not. */
+static bool is_ahead(const expansion *x, const expansion_ahead *a) {
+  bool parent = a->parent == TREE_ROOT || x->live.nodes[a->parent].live;
+  return a->used && (a->node >= 0 || (parent && mark_of(x, a->parent) == a->entry.mark));
+}
+
+static expansion_ahead *find_ahead(expansion *x, int32_t by, int32_t node, int32_t token) {
+  for (expansion_ahead *a = x->ahead; a < x->ahead + EXPANSION_AHEAD_MAX; a++)
+    if (is_ahead(x, a) && a->node < 0 && a->by == by && a->parent == node && a->token == token) return a;
+  return NULL;
+}
+
+uint64_t expansion_query_ahead(expansion *x, int32_t by, int32_t node, int32_t token, uint64_t number) {
+  expansion_ahead *a = x->ahead, *end = a + EXPANSION_AHEAD_MAX;
+  while (a < end && is_ahead(x, a)) a++;
+  if (a == end) return 0;
+  uint64_t handle = number * HANDLE_ENTRIES + HANDLE_NODES + (uint64_t)(a - x->ahead);
+  *a = (expansion_ahead){.entry = {.mark = mark_of(x, node), .handle = handle},
+                         .by = by,
+                         .parent = node,
+                         .token = token,
+                         .node = -1,
+                         .used = true};
+  return handle;
+}
+
+/* A new node that was queried as a candidate has its reply, or waits for it. */
+static void take_ahead(expansion *x, int32_t parent, int32_t token, int32_t node) {
+  for (int32_t by = 0; by < x->drafter_count; by++) {
+    expansion_ahead *a = find_ahead(x, by, parent, token);
+    if (!a) continue;
+    expansion_entry *e = expansion_entry_of(x, by, node);
+    *e = a->entry;
+    e->mark = mark_of(x, node);
+    a->node = node;
+    a->used = e->handle != 0;
+  }
+}
+
+/* Those below the old root are gone; those below a node that becomes the root are below it. */
+static void reroot_ahead(expansion *x, int32_t by, bool kept, int32_t node) {
+  for (expansion_ahead *a = x->ahead; a < x->ahead + EXPANSION_AHEAD_MAX; a++) {
+    if (!a->used || a->by != by || a->node >= 0) continue;
+    bool below = kept && node >= 0 && a->parent == node && is_ahead(x, a);
+    if (!kept || a->parent == TREE_ROOT) a->used = false;
+    if (below) a->parent = TREE_ROOT, a->entry.mark = mark_of(x, TREE_ROOT);
+  }
+}
+
+static expansion_entry *outstanding_ahead(expansion *x, int32_t by, uint64_t handle, bool *in_tree) {
+  expansion_ahead *a = &x->ahead[handle % HANDLE_ENTRIES - HANDLE_NODES];
+  if (!is_ahead(x, a) || a->by != by || a->entry.handle != handle) return NULL;
+  *in_tree = a->node >= 0;
+  if (!*in_tree) return &a->entry;
+  a->used = false;
+  return waiting_entry(x, by, a->node, handle);
+}
+
+expansion_entry *expansion_outstanding(expansion *x, int32_t by, uint64_t handle, bool *in_tree) {
+  *in_tree = true;
+  int32_t at = (int32_t)(handle % HANDLE_ENTRIES);
+  return at < HANDLE_NODES ? waiting_entry(x, by, at, handle) : outstanding_ahead(x, by, handle, in_tree);
+}
+
+void expansion_unquery(expansion *x, int32_t by, uint64_t handle) {
+  bool in_tree;
+  expansion_entry *e = expansion_outstanding(x, by, handle, &in_tree);
+  if (in_tree)
+    e->mark = 0;
+  else
+    x->ahead[handle % HANDLE_ENTRIES - HANDLE_NODES].used = false;
 }
 
 /* --- two replies about one node --- */
@@ -126,18 +197,22 @@ void expansion_join(expansion_entry *computed, expansion_entry *looked_up) {
   sort_rest(looked_up);
 }
 
+static bool depth_may_be_queried(int32_t depth, const expansion_limits *l) {
+  return depth < TREE_DEPTH_MAX - 1 && (l->reach == 0 || depth < l->reach);
+}
+
 static bool may_be_queried(const expansion *x, int32_t node, const expansion_limits *l) {
   if (node == TREE_ROOT) return true;
   const tree_node *n = &x->live.nodes[node];
-  bool in_reach = n->depth < TREE_DEPTH_MAX - 1 && (l->reach == 0 || n->depth < l->reach);
-  return in_reach && !(n->total < l->least);
+  return depth_may_be_queried(n->depth, l) && !(n->total < l->least);
 }
 
-static void frontier_insert(expansion_frontier *f, expansion *x, int32_t node, float total) {
-  if (f->count == f->room && !(f->count > 0 && total > f->list[f->count - 1].total)) return;
+/* The list from `first` on is in order. */
+static void frontier_insert(expansion_frontier *f, int32_t first, expansion_frontier_node n) {
+  if (f->count == f->room && !(f->count > first && n.total > f->list[f->count - 1].total)) return;
   int32_t i = f->count < f->room ? f->count++ : f->count - 1;
-  for (; i > 0 && total > f->list[i - 1].total; i--) f->list[i] = f->list[i - 1];
-  f->list[i] = (struct expansion_frontier_node){x, node, total};
+  for (; i > first && n.total > f->list[i - 1].total; i--) f->list[i] = f->list[i - 1];
+  f->list[i] = n;
 }
 
 /* Another drafter may have proposed a node whose parent this one has not computed yet. */
@@ -148,7 +223,7 @@ static bool is_reached(expansion *x, int32_t by, int32_t node) {
 static void frontier_consider(expansion_frontier *f, expansion *x, int32_t by, int32_t node,
                               const expansion_limits *l) {
   if (!expansion_queried(x, by, node) && may_be_queried(x, node, l) && is_reached(x, by, node))
-    frontier_insert(f, x, node, expansion_total(x, node));
+    frontier_insert(f, 0, (expansion_frontier_node){x, node, -1, expansion_total(x, node)});
 }
 
 void expansion_frontier_add(expansion_frontier *f, expansion *x, int32_t by, const expansion_limits *limits) {
@@ -157,6 +232,31 @@ void expansion_frontier_add(expansion_frontier *f, expansion *x, int32_t by, con
   for (int32_t i = 0, left = x->live.live_count; left > 0; i++) {
     if (!x->live.nodes[i].live) continue;
     frontier_consider(f, x, by, i, limits);
+    left--;
+  }
+  f->nodes = f->count;
+}
+
+static void consider_candidates(expansion_frontier *f, expansion *x, int32_t by, int32_t node,
+                                const expansion_limits *l) {
+  const expansion_entry *e = expansion_entry_of(x, by, node);
+  int32_t depth = node == TREE_ROOT ? 1 : x->live.nodes[node].depth + 1;
+  if (!expansion_replied(x, by, node) || !depth_may_be_queried(depth, l)) return;
+  for (int32_t i = e->next; i < e->count; i++) {
+    float total = expansion_total(x, node) + e->list[i].score;
+    if (total < l->least || tree_child(&x->live, node, e->list[i].token) >= 0) continue;
+    if (find_ahead(x, by, node, e->list[i].token)) continue;
+    frontier_insert(f, f->nodes, (expansion_frontier_node){x, node, e->list[i].token, total});
+  }
+}
+
+void expansion_frontier_add_ahead(expansion_frontier *f, expansion *x, int32_t by,
+                                  const expansion_limits *limits) {
+  if (f->nodes == f->room) return;
+  consider_candidates(f, x, by, TREE_ROOT, limits);
+  for (int32_t i = 0, left = x->live.live_count; left > 0; i++) {
+    if (!x->live.nodes[i].live) continue;
+    consider_candidates(f, x, by, i, limits);
     left--;
   }
 }
@@ -205,6 +305,7 @@ int32_t expansion_add(expansion *x, const expansion_step *s, int32_t vocabulary)
   if (k.token < 0 || (vocabulary > 0 && k.token >= vocabulary)) return -1;
   int32_t slot = tree_add(&x->live, s->node, k.token, k.score, &fresh);
   if (slot >= 0 && !fresh) tree_raise(&x->live, slot, k.score);
+  if (fresh) take_ahead(x, s->node, k.token, slot);
   return fresh ? slot : -1;
 }
 
@@ -220,5 +321,6 @@ void expansion_reroot(expansion *x, int32_t by, drafter_replies replies, const i
   bool kept = replies == DRAFTER_REPLIES_LAST && count > 0 && node >= 0 && expansion_queried(x, by, node);
   if (kept) *root = *expansion_entry_of(x, by, node);
   root->mark = kept ? mark_of(x, TREE_ROOT) : 0;
+  reroot_ahead(x, by, replies != DRAFTER_REPLIES_ARE_GUESSES, count > 0 ? node : TREE_ROOT);
   if (replies == DRAFTER_REPLIES_ARE_GUESSES) forget_replies(x, by);
 }

@@ -16,11 +16,23 @@ typedef struct expansion_entry {
   draft_candidate list[DRAFTER_CANDIDATES_MAX];
 } expansion_entry;
 
+/* A reply about a candidate that is not in the tree yet: a forward with room for more rows than the tree asks
+ * for computes those that it will probably ask for next. When the candidate enters the tree, the reply is
+ * its node's. */
+#define EXPANSION_AHEAD_MAX LIMIT(64, 4)
+typedef struct expansion_ahead {
+  expansion_entry entry; /* mark: of the parent; handle: as there */
+  int32_t by, parent, token;
+  int32_t node; /* that the candidate has become while its reply is outstanding; -1: none */
+  bool used;    /* by a reply that is outstanding, or that nobody has asked for yet */
+} expansion_ahead;
+
 typedef struct expansion {
   tree live;
   int32_t drafter_count;
   expansion_entry *entries; /* [drafter_count][live.capacity + 1]: of each slot, and of the root */
-} expansion;                /* zeroed at first */
+  expansion_ahead ahead[EXPANSION_AHEAD_MAX];
+} expansion; /* zeroed at first */
 
 int expansion_init(expansion *x, int32_t capacity, int32_t drafter_count); /* ERR_NOMEM: for expansion_fini */
 void expansion_fini(expansion *x);
@@ -36,28 +48,34 @@ expansion_entry *expansion_entry_of(expansion *x, int32_t by, int32_t node);
 int32_t expansion_node(const expansion *x, int32_t by, const expansion_entry *e); /* the entry's node */
 bool expansion_queried(expansion *x, int32_t by, int32_t node); /* also before the reply has come */
 bool expansion_replied(expansion *x, int32_t by, int32_t node);
-/* Makes the handle of a query about a node; number: > 0, different for each query. */
-uint64_t expansion_handle(const expansion *x, int32_t node, uint64_t number);
-/* Notes that the node is queried with that handle. */
-void expansion_query(expansion *x, int32_t by, int32_t node, uint64_t handle);
-/* Finds the entry to which the reply with that handle belongs; NULL: the node is gone. */
-expansion_entry *expansion_outstanding(expansion *x, int32_t by, uint64_t handle);
+/* Notes that the node is queried, and returns the query's handle; number: > 0, different for each query. */
+uint64_t expansion_query(expansion *x, int32_t by, int32_t node, uint64_t number);
+/* The same for a candidate of the node which is not in the tree; 0: there are too many of these. */
+uint64_t expansion_query_ahead(expansion *x, int32_t by, int32_t node, int32_t token, uint64_t number);
+/* The query could not be made. */
+void expansion_unquery(expansion *x, int32_t by, uint64_t handle);
+/* Finds the entry to which the reply with that handle belongs; NULL: the node is gone. in_tree: it is that of
+ * a node, and not of a candidate. */
+expansion_entry *expansion_outstanding(expansion *x, int32_t by, uint64_t handle, bool *in_tree);
 
 /* Two drafters have replied about one node, one that computes and one that looks up what was written before.
  * Scores of candidates that are not in the tree yet become those of both replies together: the looked-up
  * probability q counts as q^3, and a token that both propose gets 1 - (1 - p)(1 - q^3). */
 void expansion_join(expansion_entry *computed, expansion_entry *looked_up);
 
-/* The nodes whose candidates have not been queried yet: the most probable ones of one tree or of several, the
- * best first. */
+/* What has not been queried yet: the most probable nodes of one tree or of several, the best first; and
+ * behind them, the most probable candidates that are not in the tree. */
 #define EXPANSION_FRONTIER_MAX LIMIT(32, 8)
+typedef struct expansion_frontier_node {
+  expansion *of;
+  int32_t node;
+  int32_t token; /* of a candidate of this node; -1: it is the node itself */
+  float total;
+} expansion_frontier_node;
+
 typedef struct expansion_frontier {
-  struct expansion_frontier_node {
-    expansion *of;
-    int32_t node;
-    float total;
-  } list[EXPANSION_FRONTIER_MAX];
-  int32_t count, room; /* room <= EXPANSION_FRONTIER_MAX */
+  expansion_frontier_node list[EXPANSION_FRONTIER_MAX];
+  int32_t count, nodes, room; /* nodes: how many are in the tree; room <= EXPANSION_FRONTIER_MAX */
 } expansion_frontier;
 
 /* Which nodes one drafter is queried about, and how its candidates are weighed. A node with a total below
@@ -73,6 +91,9 @@ typedef struct expansion_limits {
 /* Adds the nodes of this tree that drafter `by` was not queried about and may be, and whose parent it has
  * replied about; when there is no room, the least probable nodes are dropped. */
 void expansion_frontier_add(expansion_frontier *f, expansion *x, int32_t by, const expansion_limits *limits);
+/* Adds candidates of its replies, after the nodes of all trees. */
+void expansion_frontier_add_ahead(expansion_frontier *f, expansion *x, int32_t by,
+                                  const expansion_limits *limits);
 
 /* --- growing --- */
 

@@ -364,6 +364,47 @@ static void test_in_lockstep_a_tree_is_sent_whole(void **state) {
   close_world(&w);
 }
 
+/* Three candidates of each path, which depend on it alone. */
+static void reply_about(const draft_query *q, draft_result *to) {
+  uint32_t hash = 17;
+  for (int32_t i = 0; i < q->depth; i++) hash = hash * 31 + (uint32_t)q->path[i];
+  *to = (draft_result){.handle = q->handle, .count = 3};
+  for (int32_t i = 0; i < 3; i++)
+    to->list[i] = (sampler_ranked){(int32_t)(hash / (uint32_t)(5 + i) % 40) * 3 + i, 3 - 0.4f * (float)i};
+}
+
+/* How many batches a tree takes in lockstep, and which one it is. */
+static int32_t batches_of(int32_t rows, uint64_t *digest) {
+  static draft_batch b;
+  static draft_results r;
+  world w = {.setup = {.reader = -1, .drafter_count = 1}};
+  uint64_t first;
+  int32_t batches = 0;
+  assert_int_equal(model_drafter_open(&w.setup.drafters[0], rows, NULL), ERR_OK);
+  open_session(&w.p, &w.setup, (const int32_t[]){1}, 1, true);
+  w.p.options.budget = 24;
+  for (; next_batch(&w, &b); batches++) {
+    assert_in_range(b.query_count, 1, rows);
+    r = (draft_results){.result_count = b.query_count};
+    for (int32_t i = 0; i < b.query_count; i++) reply_about(&b.queries[i], &r.results[i]);
+    give(&w, &r);
+    grow(&w, &first);
+  }
+  assert_true(w.p.done && w.p.expansion.live.live_count == 24);
+  *digest = tree_digest(&w.p.expansion.live);
+  close_world(&w);
+  return batches;
+}
+
+/* A forward with room for it also computes what the tree will probably ask for next. */
+static void test_more_rows_give_the_same_tree_sooner(void **state) {
+  (void)state;
+  uint64_t one, three, eight;
+  int32_t alone = batches_of(1, &one), few = batches_of(3, &three), many = batches_of(8, &eight);
+  assert_true(one == three && one == eight);
+  assert_true(few <= alone / 2 && many < few);
+}
+
 /* --- drafters that may not go past their own guess --- */
 
 static int32_t deepest(const world *w) {
@@ -527,6 +568,7 @@ int main(void) {
       cmocka_unit_test(test_a_colocated_draft_keeps_its_tree_back),
       cmocka_unit_test(test_a_colocated_head_reads_the_prompt_at_once),
       cmocka_unit_test(test_in_lockstep_a_tree_is_sent_whole),
+      cmocka_unit_test(test_more_rows_give_the_same_tree_sooner),
       cmocka_unit_test(test_a_block_draft_waits_at_the_end_of_its_block),
       cmocka_unit_test(test_a_block_draft_is_not_queried_below_others_guesses),
       cmocka_unit_test(test_two_drafters_feed_one_tree),

@@ -20,10 +20,16 @@ static expansion with_drafters(int32_t count) {
   return x;
 }
 
-/* A drafter has been queried about a node and has replied with tokens and their scores. */
+/* A drafter has been queried about a node, and has replied with nothing. */
+static void replied(expansion *x, int32_t by, int32_t node) {
+  expansion_query(x, by, node, 1);
+  expansion_entry_of(x, by, node)->handle = 0;
+}
+
+/* ... with tokens and their scores. */
 static void reply(expansion *x, int32_t by, int32_t node, int32_t count, const int32_t *tokens,
                   const float *scores) {
-  expansion_query(x, by, node, 0);
+  replied(x, by, node);
   expansion_entry *e = expansion_entry_of(x, by, node);
   e->count = count;
   for (int32_t i = 0; i < count; i++) e->list[i] = (draft_candidate){.token = tokens[i], .score = scores[i]};
@@ -35,21 +41,25 @@ static int32_t add(expansion *x, int32_t parent, int32_t token, float score) {
   return slot;
 }
 
+static expansion_entry *outstanding(expansion *x, int32_t by, uint64_t handle) {
+  bool in_tree;
+  return expansion_outstanding(x, by, handle, &in_tree);
+}
+
 /* --- queries --- */
 
 static void test_an_outstanding_query_is_found_by_its_handle_alone(void **state) {
   (void)state;
   expansion x = with_drafters(2);
   int32_t node = add(&x, TREE_ROOT, 5, -1);
-  uint64_t a = expansion_handle(&x, TREE_ROOT, 1), b = expansion_handle(&x, node, 2);
+  uint64_t old = expansion_query(&x, 0, TREE_ROOT, 3);
+  uint64_t a = expansion_query(&x, 0, TREE_ROOT, 1), b = expansion_query(&x, 1, node, 2);
   assert_true(a != b && a > 0 && b > 0);
-  expansion_query(&x, 0, TREE_ROOT, a);
-  expansion_query(&x, 1, node, b);
-  assert_ptr_equal(expansion_outstanding(&x, 0, a), expansion_entry_of(&x, 0, TREE_ROOT));
-  assert_ptr_equal(expansion_outstanding(&x, 1, b), expansion_entry_of(&x, 1, node));
-  assert_null(expansion_outstanding(&x, 1, a)); /* another drafter's */
-  assert_null(expansion_outstanding(&x, 0, b));
-  assert_null(expansion_outstanding(&x, 0, expansion_handle(&x, TREE_ROOT, 3)));
+  assert_ptr_equal(outstanding(&x, 0, a), expansion_entry_of(&x, 0, TREE_ROOT));
+  assert_ptr_equal(outstanding(&x, 1, b), expansion_entry_of(&x, 1, node));
+  assert_null(outstanding(&x, 1, a)); /* another drafter's */
+  assert_null(outstanding(&x, 0, b));
+  assert_null(outstanding(&x, 0, old));
   assert_true(expansion_queried(&x, 0, TREE_ROOT) && !expansion_replied(&x, 0, TREE_ROOT));
   expansion_entry_of(&x, 0, TREE_ROOT)->handle = 0;
   assert_true(expansion_replied(&x, 0, TREE_ROOT));
@@ -60,12 +70,11 @@ static void test_a_slot_that_is_used_again_has_no_query(void **state) {
   (void)state;
   expansion x = with_drafters(1);
   int32_t node = add(&x, TREE_ROOT, 5, -1);
-  uint64_t handle = expansion_handle(&x, node, 1);
-  expansion_query(&x, 0, node, handle);
+  uint64_t handle = expansion_query(&x, 0, node, 1);
   tree_advance(&x.live, (const int32_t[]){9}, 1); /* the node is dead */
-  assert_null(expansion_outstanding(&x, 0, handle));
+  assert_null(outstanding(&x, 0, handle));
   while (x.live.live_count < CAPACITY) add(&x, TREE_ROOT, 20 + x.live.live_count, -1);
-  assert_null(expansion_outstanding(&x, 0, handle));
+  assert_null(outstanding(&x, 0, handle));
   assert_false(expansion_queried(&x, 0, node));
   expansion_fini(&x);
 }
@@ -75,15 +84,15 @@ static void test_the_frontier_is_the_most_probable_nodes_without_a_query(void **
   expansion x = with_drafters(2), y = with_drafters(2);
   int32_t likely = add(&x, TREE_ROOT, 1, -0.5f), below = add(&x, likely, 2, -0.5f);
   int32_t poor = add(&x, TREE_ROOT, 3, -4), other = add(&y, TREE_ROOT, 1, -0.7f);
-  expansion_query(&x, 0, TREE_ROOT, 0);
-  expansion_query(&y, 0, TREE_ROOT, 0);
+  replied(&x, 0, TREE_ROOT);
+  replied(&y, 0, TREE_ROOT);
   expansion_frontier f = {.room = 2};
   expansion_frontier_add(&f, &x, 0, &(expansion_limits){.least = -3});
   expansion_frontier_add(&f, &y, 0, &(expansion_limits){.least = -3});
   assert_int_equal(f.count, 2);
   assert_true(f.list[0].of == &x && f.list[0].node == likely);
   assert_true(f.list[1].of == &y && f.list[1].node == other);
-  expansion_query(&x, 0, likely, 0);
+  replied(&x, 0, likely);
   f = (expansion_frontier){.room = 8};
   expansion_frontier_add(&f, &x, 0, &(expansion_limits){.least = -3});
   assert_int_equal(f.count, 1);
@@ -101,8 +110,8 @@ static void test_the_frontier_follows_the_replies_of_its_own_drafter(void **stat
   (void)state;
   expansion x = with_drafters(2);
   int32_t node = add(&x, TREE_ROOT, 1, -0.5f), below = add(&x, node, 2, -0.5f);
-  expansion_query(&x, 0, TREE_ROOT, 0);
-  expansion_query(&x, 0, node, 0);
+  replied(&x, 0, TREE_ROOT);
+  replied(&x, 0, node);
   expansion_frontier f = {.room = 8};
   expansion_frontier_add(&f, &x, 1, &(expansion_limits){.least = -5});
   assert_true(f.count == 1 && f.list[0].node == TREE_ROOT);
@@ -141,6 +150,128 @@ static void test_no_node_beyond_a_drafters_reach_is_queried(void **state) {
   assert_true(f.count == 1 && f.list[0].node == below); /* the other one may be queried there */
   s = expansion_best(&x, exact);
   assert_true(s.any && s.query && s.node == below);
+  expansion_fini(&x);
+}
+
+/* --- candidates that are not in the tree --- */
+
+/* The drafter's reply about a candidate has come. */
+static void reply_ahead(expansion *x, int32_t by, uint64_t handle, int32_t token, float score) {
+  bool in_tree = true;
+  expansion_entry *e = expansion_outstanding(x, by, handle, &in_tree);
+  assert_non_null(e);
+  assert_false(in_tree);
+  e->list[e->count++] = (draft_candidate){.token = token, .score = score};
+  e->handle = 0;
+}
+
+/* The best candidate of a drafter's reply about a node enters the tree. */
+static int32_t add_candidate(expansion *x, int32_t by, int32_t node) {
+  return expansion_add(x, &(expansion_step){.any = true, .by = by, .node = node}, 0);
+}
+
+static void test_the_frontier_goes_on_with_candidates(void **state) {
+  (void)state;
+  expansion x = with_drafters(2);
+  const expansion_limits l = {.least = -3};
+  reply(&x, 0, TREE_ROOT, 4, (const int32_t[]){4, 5, 6, 7}, (const float[]){-0.1f, -0.5f, -1, -4});
+  reply(&x, 1, TREE_ROOT, 1, (const int32_t[]){9}, (const float[]){-0.1f});
+  int32_t node = add_candidate(&x, 0, TREE_ROOT), poor = add(&x, TREE_ROOT, 5, -2);
+  expansion_frontier f = {.room = 8};
+  expansion_frontier_add(&f, &x, 0, &l);
+  expansion_frontier_add_ahead(&f, &x, 0, &l);
+  assert_true(f.count == 3 && f.nodes == 2); /* 5 is a node; 7 is too poor; 9 is not its own */
+  assert_true(f.list[0].node == node && f.list[1].node == poor && f.list[0].token < 0);
+  assert_true(f.list[2].node == TREE_ROOT && f.list[2].token == 6 && f.list[2].total == -1);
+  assert_true(expansion_query_ahead(&x, 0, TREE_ROOT, 6, 1) > 0);
+  f = (expansion_frontier){.room = 8};
+  expansion_frontier_add_ahead(&f, &x, 0, &l);
+  assert_int_equal(f.count, 0); /* it is queried already */
+  f = (expansion_frontier){.room = 1};
+  expansion_frontier_add(&f, &x, 0, &l);
+  expansion_frontier_add_ahead(&f, &x, 0, &l);
+  assert_true(f.count == 1 && f.list[0].node == node);
+  expansion_fini(&x);
+}
+
+static void test_no_candidate_beyond_a_drafters_reach_is_queried(void **state) {
+  (void)state;
+  expansion x = with_drafters(1);
+  reply(&x, 0, TREE_ROOT, 1, (const int32_t[]){4}, (const float[]){-0.1f});
+  expansion_frontier f = {.room = 8};
+  expansion_frontier_add_ahead(&f, &x, 0, &(expansion_limits){.least = -9, .reach = 1});
+  assert_int_equal(f.count, 0);
+  expansion_frontier_add_ahead(&f, &x, 0, &(expansion_limits){.least = -9, .reach = 2});
+  assert_int_equal(f.count, 1);
+  expansion_fini(&x);
+}
+
+static void test_a_candidates_reply_is_that_of_its_node(void **state) {
+  (void)state;
+  expansion x = with_drafters(2);
+  reply(&x, 0, TREE_ROOT, 2, (const int32_t[]){4, 5}, (const float[]){-0.1f, -0.5f});
+  uint64_t early = expansion_query_ahead(&x, 0, TREE_ROOT, 4, 1);
+  uint64_t late = expansion_query_ahead(&x, 0, TREE_ROOT, 5, 2);
+  assert_null(outstanding(&x, 1, early)); /* another drafter's */
+  reply_ahead(&x, 0, early, 40, -0.2f);
+  int32_t node = add_candidate(&x, 0, TREE_ROOT);
+  assert_true(expansion_replied(&x, 0, node) && !expansion_queried(&x, 1, node));
+  assert_int_equal(expansion_entry_of(&x, 0, node)->list[0].token, 40);
+  node = add_candidate(&x, 0, TREE_ROOT); /* before its reply has come */
+  assert_true(expansion_queried(&x, 0, node) && !expansion_replied(&x, 0, node));
+  bool in_tree = false;
+  assert_ptr_equal(expansion_outstanding(&x, 0, late, &in_tree), expansion_entry_of(&x, 0, node));
+  assert_true(in_tree);
+  expansion_fini(&x);
+}
+
+static void test_a_query_that_is_taken_back_was_not_made(void **state) {
+  (void)state;
+  expansion x = with_drafters(1);
+  expansion_unquery(&x, 0, expansion_query(&x, 0, TREE_ROOT, 1));
+  assert_false(expansion_queried(&x, 0, TREE_ROOT));
+  reply(&x, 0, TREE_ROOT, 1, (const int32_t[]){4}, (const float[]){-0.1f});
+  uint64_t handle = expansion_query_ahead(&x, 0, TREE_ROOT, 4, 2);
+  expansion_unquery(&x, 0, handle);
+  assert_null(outstanding(&x, 0, handle));
+  expansion_frontier f = {.room = 8};
+  expansion_frontier_add_ahead(&f, &x, 0, exact);
+  assert_int_equal(f.count, 1);
+  expansion_fini(&x);
+}
+
+static void test_there_is_an_end_to_what_is_queried_ahead(void **state) {
+  (void)state;
+  expansion x = with_drafters(1);
+  int32_t node = add(&x, TREE_ROOT, 4, -1);
+  for (int32_t i = 0; i < EXPANSION_AHEAD_MAX; i++)
+    assert_true(expansion_query_ahead(&x, 0, node, i, 1 + (uint64_t)i) > 0);
+  assert_true(expansion_query_ahead(&x, 0, TREE_ROOT, 5, 1000) == 0);
+  tree_advance(&x.live, (const int32_t[]){9}, 1); /* the node is dead */
+  assert_true(expansion_query_ahead(&x, 0, TREE_ROOT, 5, 1001) > 0);
+  expansion_fini(&x);
+}
+
+static void test_candidates_move_to_the_root_with_c(void **state) {
+  (void)state;
+  expansion x = with_drafters(2);
+  uint64_t above[2], below[2];
+  int32_t node = add(&x, TREE_ROOT, 4, -1);
+  for (int32_t by = 0; by < 2; by++) {
+    replied(&x, by, TREE_ROOT);
+    reply(&x, by, node, 1, (const int32_t[]){7}, (const float[]){-0.1f});
+    above[by] = expansion_query_ahead(&x, by, TREE_ROOT, 5, 1);
+    below[by] = expansion_query_ahead(&x, by, node, 7, 2);
+  }
+  expansion_reroot(&x, 0, DRAFTER_REPLIES_LAST, (const int32_t[]){4}, 1);
+  expansion_reroot(&x, 1, DRAFTER_REPLIES_ARE_GUESSES, (const int32_t[]){4}, 1);
+  tree_advance(&x.live, (const int32_t[]){4}, 1);
+  for (int32_t by = 0; by < 2; by++) assert_null(outstanding(&x, by, above[by]));
+  assert_null(outstanding(&x, 1, below[1]));
+  reply_ahead(&x, 0, below[0], 70, -0.3f);
+  node = add_candidate(&x, 0, TREE_ROOT);
+  assert_true(expansion_replied(&x, 0, node) && x.live.nodes[node].token == 7);
+  assert_int_equal(expansion_entry_of(&x, 0, node)->list[0].token, 70);
   expansion_fini(&x);
 }
 
@@ -241,16 +372,16 @@ static void test_lasting_replies_move_to_the_root_with_c(void **state) {
   (void)state;
   expansion x = with_drafters(2);
   int32_t node = add(&x, TREE_ROOT, 4, -1);
-  for (int32_t by = 0; by < 2; by++) {
+  uint64_t handle = 0;
+  for (int32_t by = 1; by >= 0; by--) {
     reply(&x, by, TREE_ROOT, 1, (const int32_t[]){4}, (const float[]){-1});
-    expansion_query(&x, by, node, expansion_handle(&x, node, 7));
+    handle = expansion_query(&x, by, node, 7);
   }
   expansion_reroot(&x, 0, DRAFTER_REPLIES_LAST, (const int32_t[]){4}, 1);
   expansion_reroot(&x, 1, DRAFTER_REPLIES_BUT_ROOT, (const int32_t[]){4}, 1);
   tree_advance(&x.live, (const int32_t[]){4}, 1);
   assert_true(expansion_queried(&x, 0, TREE_ROOT) && !expansion_replied(&x, 0, TREE_ROOT));
-  assert_ptr_equal(expansion_outstanding(&x, 0, expansion_handle(&x, node, 7)),
-                   expansion_entry_of(&x, 0, TREE_ROOT));
+  assert_ptr_equal(outstanding(&x, 0, handle), expansion_entry_of(&x, 0, TREE_ROOT));
   assert_false(expansion_queried(&x, 1, TREE_ROOT));
   expansion_reroot(&x, 0, DRAFTER_REPLIES_LAST, (const int32_t[]){50}, 1); /* nobody was queried about that */
   assert_false(expansion_queried(&x, 0, TREE_ROOT));
@@ -261,8 +392,8 @@ static void test_guesses_are_forgotten_when_c_grows(void **state) {
   (void)state;
   expansion x = with_drafters(2);
   int32_t node = add(&x, TREE_ROOT, 4, -1), below = add(&x, node, 5, -1);
-  for (int32_t by = 0; by < 2; by++) expansion_query(&x, by, node, 0);
-  for (int32_t by = 0; by < 2; by++) expansion_query(&x, by, below, 0);
+  for (int32_t by = 0; by < 2; by++) replied(&x, by, node);
+  for (int32_t by = 0; by < 2; by++) replied(&x, by, below);
   expansion_reroot(&x, 0, DRAFTER_REPLIES_ARE_GUESSES, (const int32_t[]){4}, 1);
   expansion_reroot(&x, 1, DRAFTER_REPLIES_BUT_ROOT, (const int32_t[]){4}, 1);
   tree_advance(&x.live, (const int32_t[]){4}, 1);
@@ -304,6 +435,12 @@ int main(void) {
       cmocka_unit_test(test_the_frontier_is_the_most_probable_nodes_without_a_query),
       cmocka_unit_test(test_the_frontier_follows_the_replies_of_its_own_drafter),
       cmocka_unit_test(test_no_node_beyond_a_drafters_reach_is_queried),
+      cmocka_unit_test(test_the_frontier_goes_on_with_candidates),
+      cmocka_unit_test(test_no_candidate_beyond_a_drafters_reach_is_queried),
+      cmocka_unit_test(test_a_candidates_reply_is_that_of_its_node),
+      cmocka_unit_test(test_a_query_that_is_taken_back_was_not_made),
+      cmocka_unit_test(test_there_is_an_end_to_what_is_queried_ahead),
+      cmocka_unit_test(test_candidates_move_to_the_root_with_c),
       cmocka_unit_test(test_the_best_step_is_a_query_before_an_equal_candidate),
       cmocka_unit_test(test_the_best_step_is_that_of_any_drafter),
       cmocka_unit_test(test_a_node_that_several_propose_keeps_the_best_score),

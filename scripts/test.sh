@@ -34,14 +34,14 @@ virtual          | thorough | faults over the virtual cache
 command-lines    | thorough | odd command lines
 far              | thorough | pairs over a device as remote as a GPU
 storm            | thorough | the real programs in a storm of faults
-asan             | thorough | ASan and UBSan: the tests not labelled golden, thorough, far or emulated; command line, pair and wire tests over the virtual cache
+asan             | thorough | ASan and UBSan: the unit tests not labelled golden, thorough, far or emulated, kernels with them; command line, pair and wire tests over the virtual cache, with plain kernels
 tsan             | thorough | TSan: thread pool, rings, threads of batches, head, engine, host, ledger, simulation
 fuzz             | thorough | libFuzzer: a while for each target'
 
 sim_seeds=6000
 sim_seeds_replayed=200
 sim_seeds_sanitized=200
-fuzz_seconds=15
+fuzz_seconds=10
 odd_command_lines=300
 storm_faults=200
 mutants_of_the_gate=12
@@ -52,7 +52,7 @@ declare -A needs=([tidy]=setup [build]=setup [unit]="setup build" [simulation]="
   [unit-asan]="setup build build-asan" [integration]="setup build" [wire-asan]="setup build build-asan"
   [mutants]="setup build build-asan" [build-all]=setup [unit-all]="setup build-all" [model]=setup
   [mutants-all]="setup build-all" [integration-all]="setup build-all" [virtual]="setup build-all"
-  [command-lines]="setup build-all" [far]="setup build-all" [storm]="setup build-all" [asan]=setup [tsan]=setup [fuzz]=setup)
+  [command-lines]="setup build-all" [far]="setup build-all" [storm]="setup build-all" [asan]="setup build-all" [tsan]=setup [fuzz]=setup)
 
 names() { sed -nE 's/^([a-z-]+) .*/\1/p' <<<"$stages"; } # all of them
 names_of() { sed -nE "s/^([a-z-]+) +\\| ($1|both) .*/\\1/p" <<<"$stages"; } # gate or thorough
@@ -176,11 +176,16 @@ stage_storm() { scripts/storm.sh "$storm_faults"; }
 
 stage_asan() { # [TEST]
   local failed=0 which=('test_cli_*.py' test_pair.py test_wire.py)
-  configure_and_build asan
-  if [[ ! ${1:-} ]] || is_unit_test "$1"; then run_unit asan "${1:-}" -LE 'golden|thorough|far|emulated' || failed=1; fi
+  if [[ ! ${1:-} ]] || is_unit_test "$1"; then
+    configure_and_build asan unit_tests
+    run_unit asan "${1:-}" -LE 'golden|thorough|far|emulated' || failed=1
+  fi
   [[ -z ${1:-} ]] || which=("$1")
   # The other stages run these over the static cache.
-  if [[ ! ${1:-} ]] || ! is_unit_test "$1"; then TANDEM_KV=virtual run_integration asan 1 --thorough "${which[@]}" || failed=1; fi
+  if [[ ! ${1:-} ]] || ! is_unit_test "$1"; then
+    configure_and_build asan-programs programs
+    TANDEM_KV=virtual run_integration asan-programs 1 "${which[@]}" || failed=1
+  fi
   return $failed
 }
 

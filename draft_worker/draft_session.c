@@ -266,12 +266,9 @@ static int32_t name_nodes(draft_session *p) {
 
 /* Adds the next candidate of a reply. 1: it is new in the tree, with an id if `name`; 0: it is not; -1: ids
  * are used up. */
-static int32_t add_candidate(draft_session *p, const draft_setup *m, const expansion_step *s,
-                             int32_t vocabulary, bool name) {
+static int32_t add_candidate(draft_session *p, const expansion_step *s, int32_t vocabulary, bool name) {
   int32_t slot = expansion_add(&p->expansion, s, vocabulary);
   if (slot < 0) return 0;
-  for (int32_t i = 0; i < m->drafter_count; i++)
-    if (expansion_replied(&p->expansion, i, slot)) join(p, m, i, expansion_entry_of(&p->expansion, i, slot));
   return !name || tree_ids_give(&p->ids, &p->expansion.live, slot) ? 1 : -1;
 }
 
@@ -290,7 +287,7 @@ int32_t draft_session_grow(draft_session *p, draft_setup *m, int32_t vocabulary,
       if (!grown) return keeps ? 0 : added;
       continue;
     }
-    int32_t more = add_candidate(p, m, &s, vocabulary, !keeps);
+    int32_t more = add_candidate(p, &s, vocabulary, !keeps);
     if (more < 0) return -1;
     added += more;
   }

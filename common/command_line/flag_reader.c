@@ -1,5 +1,6 @@
 #include "common/command_line/flag_reader.h"
 
+#include "common/base/exit_status.h"
 #include "common/base/terminal.h"
 #include "common/command_line/flag_file.h"
 #include "common/command_line/flag_help.h"
@@ -217,7 +218,10 @@ static void read_all(const flag_program *r, int argc, char **argv) {
   words w = {.reader = r, .argv = argv, .argc = argc, .at = 1};
   err e = {0};
   w.list = calloc((size_t)argc + 1, sizeof *w.list);
-  if (!w.list) flag_refuse(r, "", "out of memory");
+  if (!w.list) {
+    fprintf(stderr, "%s: out of memory\n", r->name);
+    exit(STATUS_FAILED);
+  }
   take_all(&w);
   if (w.help || w.usage) flag_help_print(r, w.usage); /* a wrong variable shall not hide it */
   warn_of_idle(&w);

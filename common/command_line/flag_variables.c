@@ -1,7 +1,6 @@
 #include "common/command_line/flag_variables.h"
 
 #include "common/base/log.h"
-#include "common/base/program.h"
 #include "common/command_line/habits.h"
 #include "common/command_line/nearest_word.h"
 #include <ctype.h>

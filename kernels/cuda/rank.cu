@@ -307,7 +307,7 @@ static __device__ bool passes(const row_job &j, const threshold &kept, float log
   return !(j.r.min_p > 0) || logit == best || logit * j.r.scale - best * j.r.scale >= filter_least(j.r.min_p);
 }
 
-/* --- a few logits as they are --- */
+/* --- a few of all logits --- */
 
 static __device__ __forceinline__ bool precedes(float a, int32_t token_a, float b, int32_t token_b) {
   return a > b || (a == b && token_a < token_b);
@@ -350,9 +350,24 @@ static __device__ sampler_ranked merge(few_ranked f) {
   return mine;
 }
 
-/* Is the list that of the greatest logits? */
+static __device__ bool has_filters(const row_job &j) {
+  const bool by_count = j.r.top_k > 0 && j.r.top_k < j.vocabulary;
+  return j.r.scale != 0 && (by_count || j.r.top_p < 1 || j.r.min_p > 0);
+}
+
+/* Is the list that of the greatest logits, with their noise where there is a temperature? */
 static __device__ bool wants_few(const row_job &j) {
-  return j.r.scale == 0 && j.r.count <= FEW && !has_history(j) && j.r.bias.count == 0 && j.r.mask < 0;
+  return j.r.count <= FEW && !has_filters(j) && !has_history(j) && j.r.bias.count == 0 && j.r.mask < 0;
+}
+
+/* What a logit is ranked by, or less than `least`. */
+static __device__ __forceinline__ float value_of(const row_job &j, float logit, int32_t token, float least) {
+  if (j.r.scale == 0) return logit;
+  const noise_source source = {j.r.seed, j.r.choice, j.r.position};
+  const uint32_t bits = noise_block(&source, token / EACH).lane[token % EACH];
+  const float scaled = logit * j.r.scale;
+  if (scaled + noise_bound(bits) < least) return -INFINITY;
+  return scaled + noise_gumbel(bits);
 }
 
 /* What a thread sees of the outputs [first, first + count). */
@@ -365,7 +380,7 @@ static __device__ bool see_outputs(const row_job &j, const cuda_rank_logits &l, 
     if (!in_vocabulary(j, token)) continue;
     const float x = from[i];
     numbers &= x < INFINITY;
-    if (x > -INFINITY) insert(seen, x, token);
+    if (x > -INFINITY) insert(seen, value_of(j, x, token, seen->value[FEW - 1]), token);
   }
   return numbers;
 }

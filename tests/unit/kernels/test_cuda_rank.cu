@@ -269,22 +269,35 @@ static void a_map_tells_the_tokens_of_columns(void **state) {
   check(requests, map);
 }
 
-/* The greatest logits as they are, and with a penalty, a bias or a mask alone. */
-static void one_change_to_greedy_rows(void **state) {
+/* A few of all logits, and with one penalty, bias, mask or filter. */
+static void one_change_to_rows_without_filters(void **state) {
   (void)state;
-  for (uint64_t seed = 1; seed <= 3; seed++) {
+  for (uint64_t seed = 1; seed <= 6; seed++) {
     std::vector<request> requests;
-    for (uint64_t i = 0; i < 4; i++) {
+    for (uint64_t i = 0; i < 7; i++) {
       request r = plain(scaled_numbers(3001, 6, seed), seed + i);
-      r.options.temperature = 0;
+      r.options.temperature = seed % 2 ? 0 : 0.8f;
       r.count = (int32_t)(seed * 3 + i) % 8 + 1;
       const int32_t best = expected_of({r}, {})[0].ranked[0].token;
       if (i == 1) r.options.repeat_penalty = 3, r.history = {best, best};
       if (i == 2) r.bias_tokens = {best}, r.bias_values = {-30};
       if (i == 3) r.mask.assign(94, ~(1u << (best % 32)));
+      if (i == 4) r.options.top_k = 1;
+      if (i == 5) r.options.top_p = 1e-6f;
+      if (i == 6) r.options.min_p = 0.9f;
       requests.push_back(r);
     }
     check(requests, {});
+  }
+}
+
+/* Then most of them are left out before their noise is known. */
+static void a_thread_may_see_many_tokens(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 2; seed++) {
+    request r = plain(scaled_numbers(40001, 0.5f, seed), seed);
+    r.count = 8;
+    check({r}, {});
   }
 }
 
@@ -297,7 +310,8 @@ int main(void) {
       cmocka_unit_test(logits_may_be_far_apart),
       cmocka_unit_test(penalties_biases_and_masks_come_first),
       cmocka_unit_test(a_map_tells_the_tokens_of_columns),
-      cmocka_unit_test(one_change_to_greedy_rows),
+      cmocka_unit_test(one_change_to_rows_without_filters),
+      cmocka_unit_test(a_thread_may_see_many_tokens),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

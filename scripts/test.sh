@@ -175,17 +175,21 @@ stage_far() {
 stage_storm() { scripts/storm.sh "$storm_faults"; }
 
 stage_asan() { # [TEST]
-  local failed=0 which=('test_cli_*.py' test_pair.py test_wire.py)
-  if [[ ! ${1:-} ]] || is_unit_test "$1"; then
-    configure_and_build asan unit_tests
-    run_unit asan "${1:-}" -LE 'golden|thorough|far|emulated' || failed=1
+  local failed=0 preset which=('test_cli_*.py' test_pair.py test_wire.py)
+  if [[ ${1:-} ]] && is_unit_test "$1"; then
+    configure_and_build asan "$1"
+    run_ctest asan -R "^$1\$"
+    return
   fi
+  for preset in asan-kernels asan-programs; do
+    [[ ! ${1:-} ]] || break
+    configure_and_build "$preset" unit_tests
+    run_ctest "$preset" -LE 'golden|thorough|far|emulated' || failed=1
+  done
   [[ -z ${1:-} ]] || which=("$1")
   # The other stages run these over the static cache.
-  if [[ ! ${1:-} ]] || ! is_unit_test "$1"; then
-    configure_and_build asan-programs programs
-    TANDEM_KV=virtual run_integration asan-programs 1 "${which[@]}" || failed=1
-  fi
+  configure_and_build asan-programs programs
+  TANDEM_KV=virtual run_integration asan-programs 1 "${which[@]}" || failed=1
   return $failed
 }
 

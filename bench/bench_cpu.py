@@ -29,6 +29,7 @@ from bench_pair import (GOLDEN, PLAIN, PROMPTS, ROOT, SAMPLED, Method, Pair, Sam
                         prompt_of_tokens, speeds)
 from bench_peer import SETTINGS, Peer
 from bench_sessions import measure_many, measure_next_turn, measure_prompt_beside
+from bench_suffix import measure_suffix
 from bench_table import (NGRAM_GROUPS, SESSIONS, Table, linear_limit_us, make_rows, markdown_table, plain_table, show,
                          threads_text)
 
@@ -414,6 +415,11 @@ def measure_model_drafts(run, table):
         measure_drafts(run, table, work, run.size["drafts"], turns, NO_PEER)
 
 
+def measure_second_changes(run, table):
+    with work_folder() as work:
+        measure_suffix(run, table, work, run.size["drafts"], turns)
+
+
 def measure_first_answers(run, table):
     measure_first(run, table, run.size["first"], turns)
 
@@ -492,6 +498,7 @@ PARTS = (
     ("first answers", measure_first_answers, ("first answers",)),
     ("replay", measure_replay, ("replay", "round overhead", "temperature", "ledger")),
     ("speculation on real prompts", measure_speculation, ("ngram,", "best speculation")),
+    ("earlier answers", measure_second_changes, ("second changes",)),
     ("model drafts", measure_model_drafts, ("model draft", "ngram on", "bad model")),
     ("several sessions", measure_sessions, (f"{SESSIONS} plain", f"{SESSIONS} sessions")),
     ("long prompts", measure_long_prompts, ("longest stop", "a conversation's")),

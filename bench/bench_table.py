@@ -58,6 +58,7 @@ def make_rows(threads):
     for group in NGRAM_GROUPS:
         rows[f"ngram, {group}"] = least(1.5, 2)
     rows["ngram, over all"] = least(1.25, 1.5)
+    rows["second changes, suffix"] = least(2, 3)
     rows["model draft, -md"] = least(1, 1.5)
     rows["model draft, --draft-layers 30"] = least(1, 1.5)
     rows["model draft, on a core of its own"] = least(1, 2)
@@ -96,6 +97,7 @@ def make_rows(threads):
     rows["temperature 0.8 over greedy"] = least(0.95, None)
     rows["ledger, plain"] = least(0.98, None)
     rows["ledger, replay 0.8"] = least(0.98, None)
+    rows["second changes, ngram"] = reported("tok/s")
     for n in crews:
         rows[f"memory read, {threads_text(n)}"] = reported("GB/s")
     rows[f"multiply-adds, {every}"] = reported("GMAC/s")

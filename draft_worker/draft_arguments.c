@@ -39,6 +39,7 @@ flag_values draft_arguments_parse(int argc, char **argv) {
   v.rows = DEFAULT_ROWS;
   worker_program_read(&reader, "tandem-draft", argc, argv);
   output_file_spare(v.draft_model);
+  output_file_spare(v.corpus);
   fill(&v);
   spare_replay(v.draft);
   return v;

@@ -5,6 +5,7 @@
 #include "common/base/trace_file.h"
 #include "common/command_line/draft_methods.h"
 #include "draft_worker/draft_arguments.h"
+#include "draft_worker/draft_corpus.h"
 #include "draft_worker/draft_eagle3.h"
 #include "draft_worker/draft_model.h"
 #include "draft_worker/drafters/model_drafter.h"
@@ -23,6 +24,7 @@ typedef struct program {
   logger log;
   drafter drafters[DRAFTERS_MAX];
   replay_recording *recording; /* of replay */
+  draft_corpus corpus;         /* of "suffix" */
   draft_model model;           /* of the method "model" */
   draft_eagle3 head;           /* of "eagle3" */
   draft *draft;
@@ -43,16 +45,33 @@ static int open_replay(program *p, const char *argument, drafter *to, err *e) {
   return rc ? rc : immediate_open(to, &replay_kind, p->recording, e);
 }
 
+static int open_drafter(program *p, draft_method method, const char *replay, drafter *to, draft_options *o,
+                        err *e) {
+  switch (method) {
+  case DRAFT_MODEL:
+    return open_model(p, to, o, e);
+  case DRAFT_EAGLE3:
+    return draft_eagle3_open(&p->head, &p->arguments, &p->log, o, to, e);
+  case DRAFT_SUFFIX:
+    return draft_corpus_open(&p->corpus, &p->arguments, &p->log, o, to, e);
+  case DRAFT_REPLAY:
+    return open_replay(p, replay, to, e);
+  default:
+    return immediate_open(to, &ngram_kind, NULL, e);
+  }
+}
+
 /* Opens all drafters, and fills what *o has of a model. */
 static int open_drafters(program *p, draft_options *o, err *e) {
   draft_methods m;
-  int rc = draft_methods_parse(&m, p->arguments.draft, e);
+  const flag_values *a = &p->arguments;
+  int rc = draft_methods_parse(&m, a->draft, e);
+  if (rc == ERR_OK && a->corpus && a->from[FLAG_corpus] == FLAG_FROM_COMMAND_LINE &&
+      !draft_methods_have(&m, DRAFT_SUFFIX))
+    rc = draft_methods_no_corpus(e);
   for (int32_t i = 0; i < m.count && rc == ERR_OK; i++) {
     drafter *to = &p->drafters[i];
-    rc = m.list[i] == DRAFT_MODEL    ? open_model(p, to, o, e)
-         : m.list[i] == DRAFT_EAGLE3 ? draft_eagle3_open(&p->head, &p->arguments, &p->log, o, to, e)
-         : m.list[i] == DRAFT_REPLAY ? open_replay(p, m.replay, to, e)
-                                     : immediate_open(to, &ngram_kind, NULL, e);
+    rc = open_drafter(p, m.list[i], m.replay, to, o, e);
     if (rc == ERR_OK) o->drafters[o->drafter_count++] = *to;
   }
   return rc;
@@ -151,6 +170,7 @@ static void close_all(program *p) {
   draft_free(p->draft);
   for (int32_t i = 0; i < DRAFTERS_MAX; i++) drafter_free(&p->drafters[i]);
   replay_recording_close(p->recording);
+  draft_corpus_close(&p->corpus);
   draft_model_close(&p->model);
   draft_eagle3_close(&p->head);
 }

@@ -64,8 +64,8 @@ static int32_t replay_candidates(immediate_session *d, const int32_t *path, int3
   return 1;
 }
 
-const immediate_kind recorded_replay = {"replay", replay_open, replay_close, replay_advance,
-                                        replay_candidates};
+const immediate_kind recorded_replay = {"replay",       replay_open,       replay_close,
+                                        replay_advance, replay_candidates, NULL};
 
 /* The best candidate has the share of exp(value) that the draft claims, another one the rest. */
 static void compute_query(const draft_context *x, int32_t slot, const draft_query *p, draft_result *a) {

@@ -7,12 +7,12 @@
 /* replay's FILE may hold a comma, so it is the last one. */
 #define REPLAY_PREFIX "replay:"
 
-static const char *const names[DRAFT_METHODS_MAX] = {"ngram", "model", "eagle3", "replay"};
+static const char *const names[DRAFT_METHODS_MAX] = {"ngram", "suffix", "model", "eagle3", "replay"};
 
 static int refuse(const char *text, err *e) {
   return err_set(
       e, ERR_ARG,
-      "--draft is '%s', but must be ngram, eagle3, model, none or replay:FILE:RATE[:S], or several "
+      "--draft is '%s', but must be ngram, suffix, eagle3, model, none or replay:FILE:RATE[:S], or several "
       "of them, each once, as in eagle3,ngram, with replay as the last; how many tokens they draft "
       "is --budget N",
       text);
@@ -39,9 +39,15 @@ int draft_methods_parse(draft_methods *out, const char *text, err *e) {
     more = !replay && at[length] == ',';
     at += length + 1;
   }
+  bool own_text = draft_methods_have(out, DRAFT_NGRAM);
+  if (draft_methods_have(out, DRAFT_SUFFIX) && !own_text) out->list[out->count++] = DRAFT_NGRAM;
   if (draft_methods_have(out, DRAFT_MODEL) && draft_methods_have(out, DRAFT_EAGLE3))
     return err_set(e, ERR_ARG, "--draft is '%s', but a draft computes with a model or with a head", text);
   return ERR_OK;
+}
+
+int draft_methods_no_corpus(err *e) {
+  return err_set(e, ERR_ARG, "--corpus is of --draft suffix: give that too, alone or as in eagle3,suffix");
 }
 
 bool draft_methods_have(const draft_methods *m, draft_method method) {

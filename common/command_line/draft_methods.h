@@ -7,10 +7,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum { DRAFT_NGRAM, DRAFT_MODEL, DRAFT_EAGLE3, DRAFT_REPLAY, DRAFT_METHODS_MAX } draft_method;
+typedef enum {
+  DRAFT_NGRAM,
+  DRAFT_SUFFIX,
+  DRAFT_MODEL,
+  DRAFT_EAGLE3,
+  DRAFT_REPLAY,
+  DRAFT_METHODS_MAX
+} draft_method;
 
 typedef struct draft_methods {
-  draft_method list[DRAFT_METHODS_MAX]; /* in the order of the text, each one once */
+  draft_method
+      list[DRAFT_METHODS_MAX]; /* in the order of the text, each one once; ngram stands beside suffix */
   int32_t count;
   const char *replay; /* FILE:RATE[:S], the end of the text; NULL: it does not name replay */
 } draft_methods;
@@ -18,6 +26,8 @@ typedef struct draft_methods {
 /* The text is borrowed. ERR_ARG: it is no such list, or names both model and eagle3, which would compute in
  * turns. */
 int draft_methods_parse(draft_methods *out, const char *text, err *e);
+/* Of a list without suffix, beside which somebody has typed --corpus. */
+int draft_methods_no_corpus(err *e);
 bool draft_methods_have(const draft_methods *m, draft_method method);
 /* Does a list that can be parsed name it? */
 bool draft_methods_name(const char *text, draft_method method);

@@ -11,15 +11,20 @@ typedef struct immediate {
   bool replied; /* `reply` has not been taken yet */
 } immediate;
 
-static void close_session(void *self, int32_t slot) {
-  immediate *d = self;
+static void drop_session(immediate *d, int32_t slot) {
   if (d->sessions[slot]) d->kind->close(d->sessions[slot]);
   d->sessions[slot] = NULL;
 }
 
+static void close_session(void *self, int32_t slot) {
+  immediate *d = self;
+  if (d->sessions[slot] && d->kind->over) d->kind->over(d->sessions[slot]);
+  drop_session(d, slot);
+}
+
 static int open_session(void *self, int32_t slot, const drafter_session *s) {
   immediate *d = self;
-  close_session(d, slot);
+  drop_session(d, slot);
   d->sessions[slot] = d->kind->open(d->shared, s->committed, s->prompt_length, s->options);
   return d->sessions[slot] ? ERR_OK : ERR_NOMEM;
 }
@@ -54,7 +59,7 @@ static bool take(void *self, draft_reply *out) {
 }
 
 static void free_all(void *self) {
-  for (int32_t i = 0; i < DRAFTER_SLOTS_MAX; i++) close_session(self, i);
+  for (int32_t i = 0; i < DRAFTER_SLOTS_MAX; i++) drop_session(self, i);
   free(self);
 }
 

@@ -4,27 +4,20 @@
  * Decoding" (2023). */
 #include "draft_worker/drafters/ngram.h"
 
+#include "draft_worker/drafters/chat_header.h"
+#include "draft_worker/drafters/lookup_odds.h"
 #include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define NGRAM_MAX         8                      /* tokens of the longest ending that is looked up */
 #define NGRAM_CANDIDATES  DRAFTER_CANDIDATES_MAX /* for one position */
 #define NGRAM_OCCURRENCES 16                     /* of one ending, the most recent ones, that are looked at */
-#define NGRAM_FLOOR       0.03 /* a candidate less probable than this is not worth sending */
-#define NGRAM_PRIOR       8    /* the table below counts as so many observations */
-#define NGRAM_HEADER_MAX  16   /* tokens of a chat template's header, at most */
 
-/* A candidate's case: how many occurrences of its ending it followed (1, 2, more), and how many of them other
- * tokens followed (none, no more than it, more). */
-#define NGRAM_AGREE 3
-#define NGRAM_CASES (NGRAM_AGREE * 3)
-
-/* How often a candidate is right, by the ending's length (rows) and the case (columns). Measured on greedy
- * completions of SmolLM2-135M-Instruct to 96 prompts of Spec-Bench, 9,619 positions, smoothed where there
- * were few. A session corrects it by its own completion. */
-static const float prior[NGRAM_MAX][NGRAM_CASES] = {
+/* A row for each length of an ending. Measured on greedy completions of SmolLM2-135M-Instruct to 96 prompts
+ * of Spec-Bench, 9,619 positions, smoothed where there were few. */
+_Static_assert(NGRAM_MAX == LOOKUP_ODDS_ROWS, "a row for each length");
+static const lookup_odds_table measured = {
     {0.33f, 0.10f, 0.03f, 0.44f, 0.15f, 0.06f, 0.80f, 0.31f, 0.11f},
     {0.57f, 0.15f, 0.07f, 0.75f, 0.26f, 0.15f, 0.90f, 0.29f, 0.13f},
     {0.69f, 0.20f, 0.07f, 0.77f, 0.32f, 0.12f, 0.90f, 0.30f, 0.13f},
@@ -50,7 +43,7 @@ struct immediate_session {
   int32_t *newest;             /* [NGRAM_MAX][buckets] */
   int32_t (*older)[NGRAM_MAX]; /* [room]: the position before, in the same bucket */
   size_t bucket_count;
-  int32_t tries[NGRAM_MAX][NGRAM_CASES], hits[NGRAM_MAX][NGRAM_CASES];
+  lookup_odds odds;
 };
 
 /* The last tokens of a path, newest first. */
@@ -59,12 +52,6 @@ typedef struct ending {
   int32_t count;
   size_t buckets[NGRAM_MAX]; /* of the last 1, 2, ... tokens */
 } ending;
-
-typedef struct continuation {
-  int32_t token;
-  int32_t length; /* of the ending that found it */
-  int32_t kase;   /* column of `prior` */
-} continuation;
 
 static void ending_add(const immediate_session *d, ending *x, int32_t token) {
   uint64_t before = x->count ? (uint64_t)x->buckets[x->count - 1] : 0;
@@ -89,15 +76,10 @@ static bool occurs_before(const immediate_session *d, int32_t position, const en
   return true;
 }
 
-static bool is_new(const continuation *list, int32_t count, int32_t token) {
+static bool is_new(const lookup_candidate *list, int32_t count, int32_t token) {
   for (int32_t i = 0; i < count; i++)
     if (list[i].token == token) return false;
   return true;
-}
-
-static int32_t case_of(int32_t agree, int32_t others) {
-  int32_t row = agree < NGRAM_AGREE ? agree : NGRAM_AGREE;
-  return (row - 1) * 3 + (others > 0) + (others > agree);
 }
 
 /* What followed the ending of n tokens, the most recent occurrence first. */
@@ -110,7 +92,7 @@ static int32_t followers(const immediate_session *d, const ending *x, int32_t n,
 }
 
 /* Longest ending first, of each the most recent occurrence first; every token once. */
-static int32_t look_up(const immediate_session *d, const ending *x, continuation *list) {
+static int32_t look_up(const immediate_session *d, const ending *x, lookup_candidate *list) {
   int32_t count = 0, tokens[NGRAM_OCCURRENCES];
   for (int32_t n = x->count; n >= 1; n--) {
     int32_t seen = followers(d, x, n, tokens);
@@ -118,7 +100,7 @@ static int32_t look_up(const immediate_session *d, const ending *x, continuation
       if (!is_new(list, count, tokens[i])) continue;
       int32_t agree = 0;
       for (int32_t k = i; k < seen; k++) agree += tokens[k] == tokens[i];
-      list[count++] = (continuation){tokens[i], n, case_of(agree, seen - agree)};
+      list[count++] = (lookup_candidate){tokens[i], n - 1, lookup_odds_case(agree, seen - agree)};
       if (count == NGRAM_CANDIDATES) return count;
     }
   }
@@ -127,21 +109,8 @@ static int32_t look_up(const immediate_session *d, const ending *x, continuation
 
 /* --- a chat template's marks --- */
 
-/* A template writes the same tokens around every turn. They say nothing about the text: what followed the
- * header of an earlier turn does not tell how this reply begins. The template is not known here, but the
- * tokens that end a turn are, and the header stands between the last of them and the reply. */
-
-static bool is_stop(const immediate_session *d, int32_t token) {
-  for (int32_t i = 0; i < d->stop_count; i++)
-    if (d->stops[i] == token) return true;
-  return false;
-}
-
-static int32_t header_length(const immediate_session *d, const prefix *committed) {
-  for (int32_t n = 0; n <= NGRAM_HEADER_MAX && n < d->prompt_length; n++)
-    if (is_stop(d, committed->tokens[d->prompt_length - 1 - n])) return n;
-  return 0;
-}
+/* What followed the header of an earlier turn does not tell how this reply begins
+ * (draft_worker/drafters/chat_header.h). */
 
 /* The first header follows no turn, and may follow a token that begins every text. It ends as all of them do.
  */
@@ -157,7 +126,7 @@ static bool is_mark(const immediate_session *d, int32_t position) {
   if (d->header == 0 || position >= d->prompt_length) return false;
   if (position < d->opening) return true;
   for (int32_t i = position; i >= 0 && i >= position - d->header; i--)
-    if (is_stop(d, d->tokens[i])) return true;
+    if (chat_header_is_stop(d->stops, d->stop_count, d->tokens[i])) return true;
   return false;
 }
 
@@ -174,12 +143,8 @@ static void index_position(immediate_session *d, const ending *x, int32_t positi
 /* Compares what would have been proposed here with the token that came. Prompts repeat themselves less than
  * completions do, so only the completion counts. */
 static void observe(immediate_session *d, const ending *x, int32_t position) {
-  continuation list[NGRAM_CANDIDATES];
-  int32_t count = look_up(d, x, list);
-  for (int32_t i = 0; i < count; i++) {
-    d->tries[list[i].length - 1][list[i].kase]++;
-    d->hits[list[i].length - 1][list[i].kase] += list[i].token == d->tokens[position];
-  }
+  lookup_candidate list[NGRAM_CANDIDATES];
+  lookup_odds_learn(&d->odds, list, look_up(d, x, list), d->tokens[position]);
 }
 
 static void learn(immediate_session *d, int32_t position) {
@@ -194,8 +159,7 @@ static void learn(immediate_session *d, int32_t position) {
 
 static void forget(immediate_session *d) {
   memset(d->newest, 0, NGRAM_MAX * d->bucket_count * sizeof *d->newest);
-  memset(d->tries, 0, sizeof d->tries);
-  memset(d->hits, 0, sizeof d->hits);
+  d->odds = (lookup_odds){0};
   d->length = d->marked = 0;
 }
 
@@ -224,7 +188,7 @@ static immediate_session *ngram_open(void *shared, const prefix *committed, int3
   d->prompt_length = prompt_length;
   d->stop_count = options->stop_count;
   for (int32_t i = 0; i < d->stop_count; i++) d->stops[i] = options->stops[i];
-  d->header = header_length(d, committed);
+  d->header = chat_header_length(committed->tokens, prompt_length, d->stops, d->stop_count);
   d->opening = opening_length(d, committed);
   d->room = committed->capacity; /* less if the session can never be as long */
   if (options->context >= committed->length && options->context < d->room) d->room = options->context;
@@ -243,28 +207,11 @@ static immediate_session *ngram_open(void *shared, const prefix *committed, int3
 
 /* --- candidates --- */
 
-static double probability(const immediate_session *d, const continuation *g) {
-  double hits = d->hits[g->length - 1][g->kase], tries = d->tries[g->length - 1][g->kase];
-  return (hits + NGRAM_PRIOR * (double)prior[g->length - 1][g->kase]) / (tries + NGRAM_PRIOR);
-}
-
-/* Keeps the list in order of score; what came first stays first among equals. */
-static void insert(draft_candidate *list, int32_t count, draft_candidate x) {
-  for (; count > 0 && list[count - 1].score < x.score; count--) list[count] = list[count - 1];
-  list[count] = x;
-}
-
 static int32_t ngram_candidates(immediate_session *d, const int32_t *path, int32_t depth,
                                 draft_candidate *out) {
-  continuation list[NGRAM_CANDIDATES];
+  lookup_candidate list[NGRAM_CANDIDATES];
   ending x = ending_of(d, d->length, path, depth);
-  int32_t found = look_up(d, &x, list), count = 0;
-  for (int32_t i = 0; i < found; i++) {
-    double p = probability(d, &list[i]);
-    if (p < NGRAM_FLOOR) continue;
-    insert(out, count++, (draft_candidate){.token = list[i].token, .score = (float)log(p)});
-  }
-  return count;
+  return lookup_odds_rank(&d->odds, &measured, list, look_up(d, &x, list), out);
 }
 
-const immediate_kind ngram_kind = {"ngram", ngram_open, ngram_close, ngram_advance, ngram_candidates};
+const immediate_kind ngram_kind = {"ngram", ngram_open, ngram_close, ngram_advance, ngram_candidates, NULL};

@@ -271,4 +271,5 @@ static int32_t replay_candidates(immediate_session *d, const int32_t *path, int3
   return n;
 }
 
-const immediate_kind replay_kind = {"replay", replay_open, replay_close, replay_advance, replay_candidates};
+const immediate_kind replay_kind = {"replay",       replay_open,       replay_close,
+                                    replay_advance, replay_candidates, NULL};

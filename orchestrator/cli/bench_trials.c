@@ -24,6 +24,7 @@ static int copy_list(char *to, size_t room, const char *name, const char *text, 
 static void use_method(flag_values *w, const char *method) {
   w->draft = method;
   if (!draft_methods_compute(method)) w->draft_model = NULL;
+  if (!draft_methods_name(method, DRAFT_SUFFIX)) w->corpus = NULL;
   if (!draft_methods_name(method, DRAFT_MODEL))
     w->draft_layers = 0;
   else if (w->draft_model && head_lookup_is_head(w->draft_model))

@@ -149,6 +149,10 @@ int flags_check_draft(const flag_values *v, err *e) {
   int rc = none ? ERR_OK : draft_methods_parse(&m, v->draft, e);
   if (rc == ERR_OK && m.replay) rc = check_replay(v->draft, m.replay, e);
   if (rc != ERR_OK) return rc;
+  if (v->corpus && v->from[FLAG_corpus] == FLAG_FROM_COMMAND_LINE && !draft_methods_have(&m, DRAFT_SUFFIX))
+    return draft_methods_no_corpus(e);
+  if (v->corpus && access(v->corpus, R_OK) != 0)
+    return err_set(e, ERR_ARG, "--corpus: cannot read '%s': %s", v->corpus, strerror(errno));
   bool model = v->draft_model || v->draft_layers;
   bool named = draft_methods_have(&m, DRAFT_MODEL) || draft_methods_have(&m, DRAFT_EAGLE3);
   if (model && !named && !none)
@@ -161,6 +165,11 @@ int flags_check_draft(const flag_values *v, err *e) {
   return ERR_OK;
 }
 
+/* A bench would look up its own answers. */
+static bool is_of_one_user(flag_command c) {
+  return c == COMMAND_RUN || c == COMMAND_BATCH || c == COMMAND_RESUME;
+}
+
 /* -md and --draft-layers mean --draft model, or with a head eagle3,ngram. A list without it beside them is a
  * contradiction, unless one of the two comes from the environment or a file only. */
 static int settle_draft(flags *f, err *e) {
@@ -168,6 +177,7 @@ static int settle_draft(flags *f, err *e) {
   bool model_typed = v->from[FLAG_draft_model] == FLAG_FROM_COMMAND_LINE ||
                      v->from[FLAG_draft_layers] == FLAG_FROM_COMMAND_LINE;
   bool named = v->draft && draft_methods_compute(v->draft);
+  if (is_of_one_user(f->command)) v->corpus_learn = true;
   if (f->command == COMMAND_DOCTOR) return ERR_OK; /* reports what is wrong with it among its checks */
   if (!model_typed && v->draft && !named) v->draft_model = NULL, v->draft_layers = 0;
   bool model = v->draft_model || v->draft_layers;
@@ -314,9 +324,9 @@ static void spare_ledgers(const flags *f) {
 static void spare_inputs(const flags *f, const char *program) {
   err e = {0};
   char folder[PATH_MAX];
-  const char *const paths[] = {f->given.model,        f->given.draft_model,      f->given.calibration,
-                               f->given.api_key_file, f->given.certificate_file, f->given.key_file,
-                               "/dev/stdin"};
+  const char *const paths[] = {f->given.model,       f->given.draft_model,  f->given.corpus,
+                               f->given.calibration, f->given.api_key_file, f->given.certificate_file,
+                               f->given.key_file,    "/dev/stdin"};
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) output_file_spare(paths[i]);
   if (keys_folder(f->given.keys, folder, NULL) == ERR_OK) output_file_spare(folder);
   spare_ledgers(f);

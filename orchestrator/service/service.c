@@ -2,6 +2,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/program.h"
+#include "common/command_line/draft_methods.h"
+#include "orchestrator/ledger/ledger_corpus.h"
 #include "orchestrator/service/child_processes.h"
 #include "orchestrator/service/ledger_choice.h"
 #include "orchestrator/service/model_hashing.h"
@@ -17,7 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SIGNALS MODEL_HASHING_SIGNALS_MAX
+#define SIGNALS       MODEL_HASHING_SIGNALS_MAX
+#define CORPUS_TOKENS 1000000 /* of earlier answers that a draft is given: as many as it keeps */
 
 enum { NO_CHILD = -1 };
 
@@ -36,6 +39,7 @@ struct service {
 
   socket_folder folder;
   char orchestrator_at[WIRE_STRING_MAX + 1], target_at[SOCKET_ENDPOINT_MAX];
+  char corpus[SOCKET_ENDPOINT_MAX]; /* the file of earlier answers, if the draft has one */
   child_processes *children;
   int32_t target, draft; /* numbers of child_processes.h, or NO_CHILD */
   err trouble;
@@ -268,9 +272,30 @@ static int start_target(service *s, err *e) {
   return start_program(s, "tandem-target", &line, &s->target, e);
 }
 
+/* The answers that the ledger keeps, for a draft that looks up what they repeat. Without them it goes on. */
+static void hand_over_answers(service *s) {
+  flag_values *w = &s->options.workers;
+  const char *named = s->options.ledger;
+  char path[LEDGER_PATH_MAX];
+  int64_t tokens = 0;
+  err e = {0};
+  bool none = named && strcmp(named, "none") == 0;
+  if (none || w->corpus || !w->corpus_learn || !draft_methods_name(w->draft, DRAFT_SUFFIX)) return;
+  int rc = named ? ERR_OK : ledger_database_default_path(path, &e);
+  char *model = realpath(w->model, NULL);
+  socket_folder_corpus(s->corpus, s->folder.path);
+  if (rc == ERR_OK && model)
+    rc = ledger_corpus_write(named ? named : path, model, CORPUS_TOKENS, s->corpus, &tokens, &e);
+  free(model);
+  if (rc != ERR_OK && rc != ERR_GONE)
+    log_line(s->options.log, LOG_WARNING, "%s. Earlier answers are not looked up", e.text);
+  if (rc == ERR_OK && tokens > 0) w->corpus = s->corpus;
+}
+
 /* One that the system does not start now, as where no more processes may be, costs speed alone. */
 static int start_draft(service *s, err *e) {
   worker_command_line line;
+  hand_over_answers(s);
   worker_command_line_draft(&line, &s->options.workers, s->orchestrator_at);
   int rc = start_program(s, "tandem-draft", &line, &s->draft, e);
   if (rc == ERR_OK || s->draft < 0 || s->options.draft_needed) return rc;

@@ -17,14 +17,16 @@
 #define LOCK_MADE                                                                                            \
   "lock.new" /* its name until it is locked, so that a file named LOCK is locked, or its owner is dead */
 
-/* Removes sockets and locks only: whatever else somebody has put there stays, and so does the folder then. */
+/* Removes sockets, locks and the corpus only: whatever else somebody has put there stays, and so does the
+ * folder then. */
 static void empty(int folder) {
   int again = dup(folder);
   DIR *d = again >= 0 ? fdopendir(again) : NULL;
   struct stat s;
   for (struct dirent *entry; d && (entry = readdir(d));) {
     const char *name = entry->d_name;
-    bool ours = strcmp(name, LOCK) == 0 || strcmp(name, LOCK_MADE) == 0;
+    bool ours =
+        strcmp(name, LOCK) == 0 || strcmp(name, LOCK_MADE) == 0 || strcmp(name, SOCKET_FOLDER_CORPUS) == 0;
     if (ours || (fstatat(folder, name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(s.st_mode)))
       unlinkat(folder, name, 0);
   }
@@ -109,4 +111,8 @@ void socket_folder_remove(socket_folder *f) {
 
 void socket_folder_endpoint(char out[SOCKET_ENDPOINT_MAX], const char *folder, const char *name) {
   snprintf(out, SOCKET_ENDPOINT_MAX, "ipc://%s/%s", folder, name);
+}
+
+void socket_folder_corpus(char out[SOCKET_ENDPOINT_MAX], const char *folder) {
+  snprintf(out, SOCKET_ENDPOINT_MAX, "%s/%s", folder, SOCKET_FOLDER_CORPUS);
 }

@@ -73,13 +73,15 @@ static bool target_is_on(const flag_values *v, const char *device) {
 /* In the environment, TANDEM_DEVICE is the target's: a draft that computes is given its own in any case. */
 void worker_command_line_draft(worker_command_line *out, const flag_values *v, const char *orchestrator) {
   const char *device = v->draft_device ? v->draft_device : WORKER_DEVICE_DEFAULT;
-  bool has_model = draft_methods_compute(v->draft);
+  bool has_model = draft_methods_compute(v->draft), suffix = draft_methods_name(v->draft, DRAFT_SUFFIX);
   begin(out, v, orchestrator, "draft");
   add_number(out, "--ctx", v->draft_context ? v->draft_context : v->context);
   for (int i = 0; i < flag_row_count; i++) {
     const flag_row *row = &flag_rows[i];
     bool plain = row->id == FLAG_draft || row->id == FLAG_candidates || row->id == FLAG_log_format;
-    if (row->draft && *row->draft && (plain || has_model)) add_row(out, row, row->draft, v);
+    bool of_suffix = row->id == FLAG_corpus || row->id == FLAG_corpus_learn;
+    bool needed = of_suffix ? suffix : plain || has_model || (suffix && row->id == FLAG_model);
+    if (row->draft && *row->draft && needed) add_row(out, row, row->draft, v);
   }
   if (!target_is_on(v, WORKER_DEVICE_DEFAULT)) add_number(out, "--busy-poll", WORKER_BUSY_POLL_US);
   if (!has_model) return;

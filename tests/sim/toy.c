@@ -315,4 +315,4 @@ void toy_compute(toy_model *m, const draft_batch *b, draft_results *r) {
   }
 }
 
-const immediate_kind toy_drafter = {"toy", toy_open, toy_close, toy_advance, toy_candidates};
+const immediate_kind toy_drafter = {"toy", toy_open, toy_close, toy_advance, toy_candidates, NULL};

@@ -53,7 +53,7 @@ static int32_t fake_candidates(immediate_session *d, const int32_t *path, int32_
 
 /* --- the world --- */
 
-static const immediate_kind FAKE = {"fake", fake_open, fake_close, fake_advance, fake_candidates};
+static const immediate_kind FAKE = {"fake", fake_open, fake_close, fake_advance, fake_candidates, NULL};
 
 /* The machine begins, and its orchestrator knows it. */
 static void meet_orchestrator(world *w) {

@@ -32,6 +32,21 @@ static void test_a_recording_may_hold_commas(void **state) {
   assert_false(draft_methods_name("replay:x,model:1", DRAFT_MODEL));
 }
 
+/* Who looks into earlier answers looks into this one, too. */
+static void test_prompt_lookup_stands_beside_suffix(void **state) {
+  (void)state;
+  draft_methods m;
+  err e = {0};
+  assert_int_equal(draft_methods_parse(&m, "suffix", &e), ERR_OK);
+  assert_true(m.count == 2 && m.list[0] == DRAFT_SUFFIX && m.list[1] == DRAFT_NGRAM);
+  assert_int_equal(draft_methods_parse(&m, "ngram,eagle3,suffix", &e), ERR_OK);
+  assert_true(m.count == 3 && m.list[0] == DRAFT_NGRAM && m.list[2] == DRAFT_SUFFIX);
+  assert_int_equal(draft_methods_parse(&m, "suffix,eagle3,replay:a:1", &e), ERR_OK);
+  assert_true(m.count == 4 && draft_methods_have(&m, DRAFT_NGRAM));
+  assert_false(draft_methods_compute("suffix"));
+  assert_int_equal(draft_methods_no_corpus(&e), ERR_ARG);
+}
+
 static void test_what_is_no_list_is_refused(void **state) {
   (void)state;
   static const char *const wrong[] = {"",     "eagle",  "ngram,",      ",ngram",      "ngram,ngram",
@@ -50,6 +65,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_list_keeps_its_order),
       cmocka_unit_test(test_a_recording_may_hold_commas),
+      cmocka_unit_test(test_prompt_lookup_stands_beside_suffix),
       cmocka_unit_test(test_what_is_no_list_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

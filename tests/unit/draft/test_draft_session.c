@@ -52,8 +52,8 @@ static int32_t other_candidates(immediate_session *s, const int32_t *path, int32
 }
 
 static int no_memory;
-static const immediate_kind toy = {"toy", toy_open, toy_close, toy_advance, toy_candidates};
-static const immediate_kind other_toy = {"other", toy_open, toy_close, toy_advance, other_candidates};
+static const immediate_kind toy = {"toy", toy_open, toy_close, toy_advance, toy_candidates, NULL};
+static const immediate_kind other_toy = {"other", toy_open, toy_close, toy_advance, other_candidates, NULL};
 
 /* --- the world: drafters, and a session of theirs --- */
 

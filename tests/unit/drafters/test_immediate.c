@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 typedef struct counts {
-  int32_t opened, closed;
+  int32_t opened, closed, over;
   bool no_memory;
 } counts;
 
@@ -35,6 +35,10 @@ static void toy_close(immediate_session *s) {
   free(s);
 }
 
+static void toy_over(immediate_session *s) {
+  s->counts->over++;
+}
+
 static void toy_advance(immediate_session *s, const prefix *committed) {
   s->last = committed->tokens[committed->length - 1];
 }
@@ -45,7 +49,7 @@ static int32_t toy_candidates(immediate_session *s, const int32_t *path, int32_t
   return 1;
 }
 
-static const immediate_kind toy = {"toy", toy_open, toy_close, toy_advance, toy_candidates};
+static const immediate_kind toy = {"toy", toy_open, toy_close, toy_advance, toy_candidates, toy_over};
 
 typedef struct world {
   counts counts;
@@ -112,6 +116,26 @@ static void test_each_slot_is_a_session_of_its_own(void **state) {
   assert_int_equal(w->counts.closed, 1);
 }
 
+static void test_a_session_is_over_when_it_is_closed(void **state) {
+  world *w = *state;
+  open_session(w, 0);
+  open_session(w, 0); /* begun anew, it is not */
+  assert_int_equal(w->counts.over, 0);
+  w->d.kind->close(w->d.self, 0);
+  assert_int_equal(w->counts.over, 1);
+  w->d.kind->close(w->d.self, 0);
+  assert_int_equal(w->counts.over, 1);
+  open_session(w, 1); /* nor when the program ends */
+}
+
+static int tear_down_at_the_end(void **state) {
+  world *w = *state;
+  int32_t over = w->counts.over;
+  drafter_free(&w->d);
+  assert_int_equal(w->counts.over, over);
+  return tear_down(state);
+}
+
 static void test_a_session_without_memory_is_not_open(void **state) {
   world *w = *state;
   w->counts.no_memory = true;
@@ -128,6 +152,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_a_reply_is_there_at_once, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_each_slot_is_a_session_of_its_own, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_a_session_is_over_when_it_is_closed, set_up, tear_down_at_the_end),
       cmocka_unit_test_setup_teardown(test_a_session_without_memory_is_not_open, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_it_computes_no_batches, set_up, tear_down),
   };

@@ -83,7 +83,11 @@ static void comes_and_goes(void **state) {
   assert_int_equal(stat(f.path, &s), 0);
   assert_int_equal(s.st_mode & 0777, 0700);
   put_socket(f.path);
-  char path[SOCKET_FOLDER_MAX];
+  char path[SOCKET_FOLDER_MAX], corpus[SOCKET_ENDPOINT_MAX];
+  socket_folder_corpus(corpus, f.path);
+  FILE *answers = fopen(corpus, "w");
+  assert_non_null(answers);
+  fclose(answers);
   strcpy(path, f.path);
   socket_folder_remove(&f);
   assert_false(is_there(path));

@@ -117,6 +117,21 @@ static void test_a_draft_without_a_model_gets_little(void **state) {
   assert_non_null(strstr(joined(&c), "--candidates 1"));
 }
 
+static void test_a_draft_with_a_corpus_gets_the_vocabulary_too(void **state) {
+  (void)state;
+  flag_values s = plain;
+  worker_command_line c;
+  s.corpus = "answers";
+  s.corpus_learn = true;
+  worker_command_line_draft(&c, &s, "ipc:///o");
+  assert_null(strstr(joined(&c), "--corpus"));
+  s.draft = "suffix";
+  worker_command_line_draft(&c, &s, "ipc:///o");
+  assert_string_equal(joined(&c),
+                      "--orchestrator ipc:///o --log-level warning --ctx 512 --model m.gguf --draft suffix"
+                      " --corpus answers --corpus-learn --log-format text");
+}
+
 /* There a frame takes as long as a row of a forward. */
 static void test_the_draft_of_a_target_on_a_gpu_polls(void **state) {
   (void)state;
@@ -177,6 +192,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_target_gets_all_of_its_settings),
       cmocka_unit_test(test_a_draft_without_a_model_gets_little),
+      cmocka_unit_test(test_a_draft_with_a_corpus_gets_the_vocabulary_too),
       cmocka_unit_test(test_the_draft_of_a_target_on_a_gpu_polls),
       cmocka_unit_test(test_a_draft_with_a_model_gets_both_models),
       cmocka_unit_test(test_all_flags_at_once_have_room),

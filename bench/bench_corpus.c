@@ -112,7 +112,7 @@ int main(int argc, char **argv) {
   size_t wanted = argc > 3 ? (size_t)atol(argv[3]) : 1000000;
   if (rc != ERR_OK)
     fprintf(stderr, "bench_corpus: %s\n", e.text);
-  else if (ids.count < wanted)
+  else if (ids.count < wanted || wanted < 3)
     fprintf(stderr, "bench_corpus: the text has only %zu tokens: give a longer one\n", ids.count);
   else
     run(ids.ids, (int32_t)wanted);

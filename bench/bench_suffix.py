@@ -1,6 +1,7 @@
 """A file's second change in scripts/bench_cpu.sh: what `--draft suffix` makes of the answer to the first
 one."""
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -9,8 +10,10 @@ from bench_pair import PLAIN, Method, Pair, Samples, speeds
 
 PAIRS = pathlib.Path(__file__).resolve().parent / "data/edit_pairs.jsonl"
 ROW, NGRAM = "second changes, suffix", "second changes, ngram"
+OVER = "second changes, suffix over ngram"
 ANSWER = 400
 METHODS = {"plain": PLAIN, "ngram": Method("ngram"), "suffix": Method("suffix", ledger=True)}
+LOCKSTEP = {"pace": "lockstep", "budget": 7}  # where counts repeat
 
 
 def prompts(half):
@@ -34,10 +37,13 @@ def measure_suffix(run, table, work, repetitions, turns):
     lines, _ = pair.answers(second, ANSWER, PLAIN)
     plain = {i: r["token_ids"] for i, r in lines.items()}
 
-    def take(name):
+    def answers(method):
         forget(work)
         shutil.copy(kept, work / "ledger.sqlite")
-        found[name], _ = pair.checked(second, ANSWER, METHODS[name], plain)
+        return pair.checked(second, ANSWER, method, plain)[0]
+
+    def take(name):
+        found[name] = answers(METHODS[name])
         samples.add(name, speeds(found[name]))
 
     for i in range(repetitions):
@@ -49,7 +55,15 @@ def measure_suffix(run, table, work, repetitions, turns):
             table.set(row, samples.speed(name), against, samples.ratio(name, "plain"))
 
 
+    with table.only(OVER):
+        methods = (dataclasses.replace(METHODS[name], **LOCKSTEP) for name in ("suffix", "ngram"))
+        ours, theirs = (forwards(answers(method)) for method in methods)
+        table.set(OVER, ours, f"ngram, {theirs}; lockstep, 7 nodes", ours / theirs)
+
+
+def forwards(lines):
+    return sum(r["stats"]["forwards"] for r in lines.values())
+
+
 def text_of(lines):
-    tokens = sum(len(r["token_ids"]) for r in lines.values())
-    forwards = sum(r["stats"]["forwards"] for r in lines.values())
-    return f"{tokens} tokens in {forwards} forwards"
+    return f"{sum(len(r['token_ids']) for r in lines.values())} tokens in {forwards(lines)} forwards"

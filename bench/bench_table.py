@@ -59,6 +59,7 @@ def make_rows(threads):
         rows[f"ngram, {group}"] = least(1.5, 2)
     rows["ngram, over all"] = least(1.25, 1.5)
     rows["second changes, suffix"] = least(2, 3)
+    rows["second changes, suffix over ngram"] = most(0.95, None, "forwards")
     rows["model draft, -md"] = least(1, 1.5)
     rows["model draft, --draft-layers 30"] = least(1, 1.5)
     rows["model draft, on a core of its own"] = least(1, 2)

@@ -4,6 +4,7 @@
 #include "common/file/printable.h"
 #include "common/base/token_file.h"
 #include "common/text/tokenizer.h"
+#include <sys/stat.h>
 
 #define TEXT_MAX (16 * (size_t)CORPUS_TOKENS_MAX) /* bytes of a text that are read, from its end */
 
@@ -71,6 +72,11 @@ static int read_text(corpus *c, const mapped_file *m, const char *path, const mo
 
 static int read_file(corpus *c, const char *path, const model_file *f, err *e) {
   mapped_file m;
+  struct stat s;
+  char shown[PRINTABLE_PATH_MAX];
+  printable_path(shown, path);
+  if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) return err_set(e, ERR_IO, "--corpus: %s is no file", shown);
+  if (stat(path, &s) == 0 && s.st_size == 0) return ERR_OK;
   int rc = mapped_file_open(&m, path, "the corpus", e);
   if (rc != ERR_OK) return rc;
   rc = token_file_is(m.data, m.size) ? read_ids(c, &m, path, model_file_config(f)->vocab, e)
@@ -79,13 +85,19 @@ static int read_file(corpus *c, const char *path, const model_file *f, err *e) {
   return rc;
 }
 
-static int read_with(draft_corpus *c, const flag_values *a, draft_options *o, err *e) {
+static int read_with(draft_corpus *c, const flag_values *a, const logger *log, draft_options *o, err *e) {
   model_file *f;
+  err why = {0};
   int rc = model_file_open_text(&f, a->model, e);
   if (rc != ERR_OK) return rc;
   o->vocabulary_size = model_file_config(f)->vocab;
   rc = model_file_vocabulary(f, &o->vocabulary_hash, e);
-  if (rc == ERR_OK && a->corpus) rc = read_file(c->corpus, a->corpus, f, e);
+  if (rc == ERR_OK && a->corpus) {
+    if (read_file(c->corpus, a->corpus, f, &why) == ERR_OK)
+      log_line(log, LOG_INFO, "the corpus has %d tokens", corpus_size(c->corpus));
+    else
+      log_line(log, LOG_ERROR, "%s; the draft goes on without it", why.text);
+  }
   model_file_close(f);
   return rc;
 }
@@ -96,9 +108,8 @@ int draft_corpus_open(draft_corpus *c, const flag_values *a, const logger *log, 
     return err_set(e, ERR_ARG,
                    "--corpus needs -m FILE, the target's model, whose vocabulary it is read with");
   int rc = corpus_open(&c->corpus, CORPUS_TOKENS_MAX, e);
-  if (rc == ERR_OK && a->model) rc = read_with(c, a, o, e);
+  if (rc == ERR_OK && a->model) rc = read_with(c, a, log, o, e);
   if (rc != ERR_OK) return rc;
-  if (a->corpus) log_line(log, LOG_INFO, "the corpus has %d tokens", corpus_size(c->corpus));
   c->source = (suffix_source){c->corpus, a->corpus_learn};
   return immediate_open(to, &suffix_kind, &c->source, e);
 }

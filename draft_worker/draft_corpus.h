@@ -12,10 +12,10 @@ typedef struct draft_corpus {
   suffix_source source;
 } draft_corpus;
 
-/* Reads --corpus and opens the drafter, which borrows *c; fills the vocabulary of *o, if -m tells it.
- * ERR_ARG:
- * --corpus without -m; ERR_FORMAT: a text that is no UTF-8, or a file of tokens that is damaged; ERR_IO,
- * ERR_NOMEM, and the errors of -m. Of a file with too many tokens the last CORPUS_TOKENS_MAX are kept. */
+/* Reads --corpus and opens the drafter, which borrows *c; fills the vocabulary of *o, if -m tells it. A file
+ * that cannot be read, or is neither text in UTF-8 nor whole, is logged as an error, and the draft goes on
+ * without it. Of a text the last 16 MiB are read, and of many tokens the last CORPUS_TOKENS_MAX - 1 kept.
+ * ERR_ARG: --corpus without -m; ERR_NOMEM, and the errors of -m. */
 int draft_corpus_open(draft_corpus *c, const flag_values *a, const logger *log, draft_options *o, drafter *to,
                       err *e);
 void draft_corpus_close(draft_corpus *c); /* one that was never opened is allowed */

@@ -128,7 +128,7 @@ static void join(draft_session *p, const draft_setup *m, int32_t by, expansion_e
     if ((m->drafters[i].kind->batch_begin != NULL) == is_model) continue;
     if (!expansion_replied(&p->expansion, i, node)) continue;
     expansion_entry *other = expansion_entry_of(&p->expansion, i, node);
-    expansion_join(is_model ? e : other, is_model ? other : e);
+    expansion_join(is_model ? e : other, is_model ? other : e, is_model ? i : by);
   }
 }
 

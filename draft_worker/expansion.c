@@ -183,16 +183,17 @@ static void sort_rest(expansion_entry *e) {
   }
 }
 
-void expansion_join(expansion_entry *computed, expansion_entry *looked_up) {
-  if (computed->count == 0) return; /* it knows nothing of this node */
+void expansion_join(expansion_entry *computed, expansion_entry *looked_up, int32_t by) {
+  bool anew = !(computed->joined >> by & 1);
+  if (computed->count == 0 || looked_up->count == 0) return; /* one knows nothing of this node */
   for (int32_t i = 0; i < looked_up->count; i++) {
     draft_candidate *other = &looked_up->list[i], *own = find_token(computed, other->token);
     other->score *= LOOKED_UP_POWER;
     if (!own) continue;
-    if (!computed->joined) own->score = either(own->score, other->score);
-    other->score = own->score;
+    if (anew) own->score = either(own->score, other->score);
+    other->score = fmaxf(own->score, other->score);
   }
-  computed->joined = true;
+  computed->joined |= (uint8_t)(1u << by);
   sort_rest(computed);
   sort_rest(looked_up);
 }

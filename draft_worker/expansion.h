@@ -11,8 +11,9 @@ typedef struct expansion_entry {
   uint32_t mark; /* the node's stamp + 1, taken when it was queried; for the root 1; 0: it was not queried */
   uint64_t handle; /* of the query while its reply is outstanding; else 0 */
   int32_t count;
-  int32_t next; /* the first candidate that is not in the tree */
-  bool joined;  /* its scores are joint ones (expansion_join), which a reply that lasts keeps */
+  int32_t next;   /* the first candidate that is not in the tree */
+  uint8_t joined; /* bit i: its scores are joint ones with drafter i's (expansion_join), which a reply that
+                     lasts keeps */
   draft_candidate list[DRAFTER_CANDIDATES_MAX];
 } expansion_entry;
 
@@ -60,8 +61,9 @@ expansion_entry *expansion_outstanding(expansion *x, int32_t by, uint64_t handle
 
 /* Two drafters have replied about one node, one that computes and one that looks up what was written before.
  * Scores of candidates that are not in the tree yet become those of both replies together: the looked-up
- * probability q counts as q^3, and a token that both propose gets 1 - (1 - p)(1 - q^3). */
-void expansion_join(expansion_entry *computed, expansion_entry *looked_up);
+ * probability q counts as q^3, and a token that both propose gets 1 - (1 - p)(1 - q^3). `by`: the drafter
+ * that looks up. */
+void expansion_join(expansion_entry *computed, expansion_entry *looked_up, int32_t by);
 
 /* What has not been queried yet: the most probable nodes of one tree or of several, the best first; and
  * behind them, the most probable candidates that are not in the tree. */

@@ -45,6 +45,8 @@ static int open_replay(program *p, const char *argument, drafter *to, err *e) {
   return rc ? rc : immediate_open(to, &replay_kind, p->recording, e);
 }
 
+_Static_assert(DRAFT_METHODS_MAX - 1 <= DRAFTERS_MAX, "model and eagle3 exclude each other");
+
 static int open_drafter(program *p, draft_method method, const char *replay, drafter *to, draft_options *o,
                         err *e) {
   switch (method) {
@@ -66,9 +68,9 @@ static int open_drafters(program *p, draft_options *o, err *e) {
   draft_methods m;
   const flag_values *a = &p->arguments;
   int rc = draft_methods_parse(&m, a->draft, e);
-  if (rc == ERR_OK && a->corpus && a->from[FLAG_corpus] == FLAG_FROM_COMMAND_LINE &&
-      !draft_methods_have(&m, DRAFT_SUFFIX))
-    rc = draft_methods_no_corpus(e);
+  bool typed =
+      a->from[FLAG_corpus] == FLAG_FROM_COMMAND_LINE || a->from[FLAG_corpus_learn] == FLAG_FROM_COMMAND_LINE;
+  if (rc == ERR_OK) rc = draft_methods_check_corpus(&m, a->corpus, a->corpus_learn, typed, e);
   for (int32_t i = 0; i < m.count && rc == ERR_OK; i++) {
     drafter *to = &p->drafters[i];
     rc = open_drafter(p, m.list[i], m.replay, to, o, e);

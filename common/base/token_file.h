@@ -1,5 +1,5 @@
 /* token_file.h - texts as token ids in a file, by which one program hands them to another on the same
- * machine: a mark, and then ids as int32_t in the machine's byte order. A -1 stands behind each text. */
+ * machine: a mark, and then ids as int32_t in the machine's byte order. A -1 stands between texts. */
 #pragma once
 
 #include "common/base/err.h"

@@ -46,8 +46,17 @@ int draft_methods_parse(draft_methods *out, const char *text, err *e) {
   return ERR_OK;
 }
 
-int draft_methods_no_corpus(err *e) {
-  return err_set(e, ERR_ARG, "--corpus is of --draft suffix: give that too, alone or as in eagle3,suffix");
+int draft_methods_check_corpus(const draft_methods *m, bool corpus, bool learns, bool typed, err *e) {
+  bool suffix = draft_methods_have(m, DRAFT_SUFFIX);
+  if (!suffix && typed)
+    return err_set(
+        e, ERR_ARG,
+        "--corpus and --corpus-learn are of --draft suffix: give that too, alone or as in eagle3,suffix");
+  if (!suffix || corpus || learns) return ERR_OK;
+  return err_set(
+      e, ERR_ARG,
+      "--draft suffix has nothing to look into: give --corpus FILE or, to a server or a draft whose "
+      "requests are all one user's, --corpus-learn");
 }
 
 bool draft_methods_have(const draft_methods *m, draft_method method) {

@@ -26,8 +26,9 @@ typedef struct draft_methods {
 /* The text is borrowed. ERR_ARG: it is no such list, or names both model and eagle3, which would compute in
  * turns. */
 int draft_methods_parse(draft_methods *out, const char *text, err *e);
-/* Of a list without suffix, beside which somebody has typed --corpus. */
-int draft_methods_no_corpus(err *e);
+/* Do --corpus and --corpus-learn go with the list? `typed`: one of them stands on the command line. ERR_ARG.
+ */
+int draft_methods_check_corpus(const draft_methods *m, bool corpus, bool learns, bool typed, err *e);
 bool draft_methods_have(const draft_methods *m, draft_method method);
 /* Does a list that can be parsed name it? */
 bool draft_methods_name(const char *text, draft_method method);

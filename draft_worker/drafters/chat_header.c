@@ -8,8 +8,10 @@ bool chat_header_is_stop(const int32_t *stops, int32_t stop_count, int32_t token
   return false;
 }
 
-int32_t chat_header_length(const int32_t *prompt, int32_t length, const int32_t *stops, int32_t stop_count) {
-  for (int32_t n = 0; n <= HEADER_MAX && n < length; n++)
-    if (chat_header_is_stop(stops, stop_count, prompt[length - 1 - n])) return n;
+int32_t chat_header_length(const prefix *committed, int32_t prompt_length, const int32_t *stops,
+                           int32_t stop_count) {
+  if (prompt_length > committed->length) return 0;
+  for (int32_t n = 0; n <= HEADER_MAX && n < prompt_length; n++)
+    if (chat_header_is_stop(stops, stop_count, committed->tokens[prompt_length - 1 - n])) return n;
   return 0;
 }

@@ -3,8 +3,10 @@
  * draft, but the tokens that end a turn are, and the header stands between the last of them and the reply. */
 #pragma once
 
-#include "wire/message.h"
+#include "common/speculative/prefix.h"
+#include <stdbool.h>
 
-/* The length of the header that the prompt ends with; 0: it is no chat. */
-int32_t chat_header_length(const int32_t *prompt, int32_t length, const int32_t *stops, int32_t stop_count);
+/* The length of the header that the prompt ends with; 0: it ends with none, or is not all here. */
+int32_t chat_header_length(const prefix *committed, int32_t prompt_length, const int32_t *stops,
+                           int32_t stop_count);
 bool chat_header_is_stop(const int32_t *stops, int32_t stop_count, int32_t token);

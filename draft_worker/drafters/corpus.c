@@ -133,10 +133,14 @@ static int32_t matching(const corpus *c, uint32_t position, const int32_t *endin
   return n;
 }
 
-/* Keeps the longest first; of equally long ones the one that came first stays first. */
-static void insert(corpus_found *list, int32_t count, corpus_found x) {
-  for (; count > 0 && list[count - 1].length < x.length; count--) list[count] = list[count - 1];
-  list[count] = x;
+/* Keeps the longest first; of equally long ones the one that came first stays first. A full list loses its
+ * last one, if that is shorter. */
+static int32_t insert(corpus_found *list, int32_t count, corpus_found x) {
+  if (count == CORPUS_FOUND_MAX && list[count - 1].length >= x.length) return count;
+  int32_t now = count < CORPUS_FOUND_MAX ? count + 1 : count, at = now - 1;
+  for (; at > 0 && list[at - 1].length < x.length; at--) list[at] = list[at - 1];
+  list[at] = x;
+  return now;
 }
 
 /* Occurrences of [least, most] tokens. */
@@ -144,10 +148,11 @@ static int32_t find_by_key(const corpus *c, int key, uint64_t hash, const int32_
                            corpus_found *out, int32_t found) {
   int32_t least = key_lengths[key], most = key + 1 < KEYS ? key_lengths[key + 1] - 1 : CORPUS_ENDING_MAX;
   uint32_t position = *newest_of(c, key, hash);
-  for (int step = 0; step < STEPS && is_here(c, position) && found < CORPUS_FOUND_MAX; step++) {
+  if (found == CORPUS_FOUND_MAX) return found; /* of longer ones */
+  for (int step = 0; step < STEPS && is_here(c, position); step++) {
     int32_t length = matching(c, position, ending, count);
     if (length >= least && length <= most) /* less: another key of this bucket; more: found by a longer key */
-      insert(out, found++, (corpus_found){token_at(c, position), length});
+      found = insert(out, found, (corpus_found){token_at(c, position), length});
     position = *older_of(c, key, position);
   }
   return found;

@@ -1,17 +1,17 @@
 /* corpus.h - tokens of earlier texts, and where an ending has occurred among them. It holds the newest
  * tokens, as many as it has room for, in memory that is taken once: 36 bytes a token. To find an ending takes
- * a bounded number of steps, however large the corpus is, and to add a token four. One thread.
+ * a bounded number of steps, however large the corpus is. One thread.
  *
- * Endings of 2, 4, 8 and 16 tokens are found by a hash, the most recent occurrence first, and then compared
- * to their whole length. Suffix trees and automata find all occurrences of any length, for several times the
- * memory. Source of the method: G. Oliaro, Z. Jia, D. Campos, A. Qiao, "SuffixDecoding" (2024). */
+ * Endings of 2, 4, 8 and 16 tokens are found by a hash, the last 48 occurrences of each, and then compared to
+ * their whole length: of those, the longest count. A suffix tree finds the longest of all, for more memory.
+ * Source of the method: G. Oliaro, Z. Jia, D. Campos, A. Qiao, "SuffixDecoding" (2024). */
 #pragma once
 
 #include "common/base/err.h"
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CORPUS_TOKENS_MAX (1 << 20) /* room of a worker's: 36 MiB, of which a short corpus touches little */
+#define CORPUS_TOKENS_MAX (1 << 20) /* room of a worker's: 36 MiB */
 #define CORPUS_ENDING_MAX 64        /* tokens of the longest ending that is compared */
 #define CORPUS_FOUND_MAX  16        /* occurrences of one ending that are looked at */
 

@@ -17,7 +17,8 @@ typedef struct immediate_kind {
   /* Candidates after C followed by path[0..depth): best first; returns how many, <= DRAFTER_CANDIDATES_MAX.
    */
   int32_t (*candidates)(immediate_session *s, const int32_t *path, int32_t depth, draft_candidate *out);
-  /* Before `close`, of a session that is over: C is as it was told last. NULL: nothing is to do. */
+  /* Before `close`, of a session that is over: C is as it was told last, unless memory was short. NULL:
+   * nothing is to do. */
   void (*over)(immediate_session *s);
 } immediate_kind;
 

@@ -188,7 +188,7 @@ static immediate_session *ngram_open(void *shared, const prefix *committed, int3
   d->prompt_length = prompt_length;
   d->stop_count = options->stop_count;
   for (int32_t i = 0; i < d->stop_count; i++) d->stops[i] = options->stops[i];
-  d->header = chat_header_length(committed->tokens, prompt_length, d->stops, d->stop_count);
+  d->header = chat_header_length(committed, prompt_length, d->stops, d->stop_count);
   d->opening = opening_length(d, committed);
   d->room = committed->capacity; /* less if the session can never be as long */
   if (options->context >= committed->length && options->context < d->room) d->room = options->context;

@@ -86,14 +86,15 @@ static int32_t suffix_candidates(immediate_session *s, const int32_t *path, int3
 
 /* --- the session --- */
 
-/* Prompts repeat themselves less than answers do, so only the answer counts. */
+/* Prompts repeat themselves less than answers do, so only the answer counts, and of it what comes while the
+ * session is open: an answer that goes on in a new process may be in the corpus itself. */
 static void suffix_advance(immediate_session *s, const prefix *committed) {
   lookup_candidate list[DRAFTER_CANDIDATES_MAX];
   bool grown = s->length > 0 && prefix_has(committed, s->length, s->hash);
   if (!grown) s->odds = (lookup_odds){0};
   s->tokens = committed->tokens;
-  for (int32_t i = grown && s->length > s->prompt_length ? s->length : s->prompt_length;
-       i < committed->length; i++)
+  for (int32_t i = s->length > s->prompt_length ? s->length : s->prompt_length;
+       grown && i < committed->length; i++)
     lookup_odds_learn(&s->odds, list, look_up(s, i, NULL, 0, list), s->tokens[i]);
   s->length = committed->length;
   s->hash = prefix_hash(committed);
@@ -113,7 +114,7 @@ static immediate_session *suffix_open(void *shared, const prefix *committed, int
   if (!s) return NULL;
   s->source = shared;
   s->prompt_length = prompt_length;
-  s->header = chat_header_length(committed->tokens, prompt_length, options->stops, options->stop_count);
+  s->header = chat_header_length(committed, prompt_length, options->stops, options->stop_count);
   if (s->header > 0) s->header++;
   suffix_advance(s, committed);
   return s;

@@ -41,6 +41,8 @@ static int check_method(const flags *f, char *name, err *e) {
   for (char *c = name; *c; c++)
     if (*c == '+') *c = ',';
   use_method(&w, name);
+  w.methods = NULL;
+  if (!w.corpus) w.from[FLAG_corpus] = FLAG_FROM_DEFAULT;
   err why = {0};
   int rc = flags_check_draft(&w, &why);
   return rc ? err_set(e, rc, "--methods: %s", why.text) : ERR_OK;

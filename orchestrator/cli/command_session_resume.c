@@ -1,4 +1,5 @@
 /* tandem session resume: goes on with a session as it began. */
+#include "common/command_line/draft_methods.h"
 #include "common/command_line/flag_value.h"
 #include "orchestrator/cli/command_session.h"
 #include "orchestrator/ledger/ledger_change.h"
@@ -72,6 +73,10 @@ static int take_session(flags *f, ledger_session *s, const session_about *about,
   bool new_draft = w->draft != NULL;
   if (!w->model) w->model = s->model;
   if (!w->model) return err_set(e, ERR_ARG, "the ledger does not know the model: give it with -m");
+  const char *draft = w->draft ? w->draft : about->draft;
+  if (w->from[FLAG_corpus] == FLAG_FROM_COMMAND_LINE && !(draft && draft_methods_name(draft, DRAFT_SUFFIX)))
+    return err_set(e, ERR_ARG,
+                   "--corpus is of --draft suffix, and this session has another draft: give that too");
   take_draft(f, about);
   w->math = about->math ? flag_word_number(flag_of(FLAG_math), about->math) : flag_defaults.math;
   f->request.speculate = strcmp(w->draft, "none") != 0;

@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define SEED_BITS              53        /* of a random seed: every JSON reader keeps it exactly */
@@ -143,16 +144,24 @@ static int check_replay(const char *draft, const char *file, err *e) {
                        strerror(errno));
 }
 
+/* A bench has a list of its own, whose methods are checked one by one. */
+static int check_corpus(const flag_values *v, const draft_methods *m, err *e) {
+  bool typed =
+      v->from[FLAG_corpus] == FLAG_FROM_COMMAND_LINE || v->from[FLAG_corpus_learn] == FLAG_FROM_COMMAND_LINE;
+  struct stat s;
+  if (v->corpus && draft_methods_have(m, DRAFT_SUFFIX) && stat(v->corpus, &s) != 0)
+    return err_set(e, ERR_ARG, "--corpus: cannot read '%s': %s", v->corpus, strerror(errno));
+  return draft_methods_check_corpus(m, v->corpus, v->corpus_learn, typed && !v->methods, e);
+}
+
 int flags_check_draft(const flag_values *v, err *e) {
   draft_methods m = {.count = 0};
   bool none = strcmp(v->draft, "none") == 0;
   int rc = none ? ERR_OK : draft_methods_parse(&m, v->draft, e);
   if (rc == ERR_OK && m.replay) rc = check_replay(v->draft, m.replay, e);
   if (rc != ERR_OK) return rc;
-  if (v->corpus && v->from[FLAG_corpus] == FLAG_FROM_COMMAND_LINE && !draft_methods_have(&m, DRAFT_SUFFIX))
-    return draft_methods_no_corpus(e);
-  if (v->corpus && access(v->corpus, R_OK) != 0)
-    return err_set(e, ERR_ARG, "--corpus: cannot read '%s': %s", v->corpus, strerror(errno));
+  rc = check_corpus(v, &m, e);
+  if (rc != ERR_OK) return rc;
   bool model = v->draft_model || v->draft_layers;
   bool named = draft_methods_have(&m, DRAFT_MODEL) || draft_methods_have(&m, DRAFT_EAGLE3);
   if (model && !named && !none)

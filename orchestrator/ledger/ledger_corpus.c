@@ -58,9 +58,10 @@ static int write_since(corpus_work *w, int64_t created, err *e) {
     ok = ok && add_blob(w, s, 2);
     begun = true;
   }
+  int why = errno;
   if (code == ERR_OK && ok && rc != SQLITE_DONE) code = ledger_error_last(w->db, w->ledger, e);
   sqlite3_finalize(s);
-  return ok ? code : err_set(e, ERR_IO, "cannot write the corpus: %s", strerror(errno));
+  return ok ? code : err_set(e, ERR_IO, "cannot write the corpus: %s", strerror(why));
 }
 
 static FILE *make(const char *path) {

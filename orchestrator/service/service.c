@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #define SIGNALS       MODEL_HASHING_SIGNALS_MAX
-#define CORPUS_TOKENS 1000000 /* of earlier answers that a draft is given: as many as it keeps */
+#define CORPUS_TOKENS 1000000 /* of earlier sessions that a draft is given: nearly as many as it keeps */
 
 enum { NO_CHILD = -1 };
 
@@ -39,7 +39,8 @@ struct service {
 
   socket_folder folder;
   char orchestrator_at[WIRE_STRING_MAX + 1], target_at[SOCKET_ENDPOINT_MAX];
-  char corpus[SOCKET_ENDPOINT_MAX]; /* the file of earlier answers, if the draft has one */
+  char corpus[SOCKET_ENDPOINT_MAX]; /* the file of earlier answers */
+  bool answers_there;               /* in that file */
   child_processes *children;
   int32_t target, draft; /* numbers of child_processes.h, or NO_CHILD */
   err trouble;
@@ -54,6 +55,39 @@ struct service {
   actions actions;
   trace_file *trace; /* NULL: nothing is traced */
 };
+
+/* ---- earlier answers ---- */
+
+/* The answers that the ledger keeps, for a draft that looks up what they repeat, in a file that is there
+ * while the draft starts. Without them it goes on. */
+static void hand_over_answers(service *s) {
+  flag_values *w = &s->options.workers;
+  if (!w->corpus_learn)
+    unsetenv("TANDEM_CORPUS_LEARN"); /* the draft would inherit it, and a switch has no "no" */
+  const char *named = s->options.ledger;
+  char path[LEDGER_PATH_MAX];
+  int64_t tokens = 0;
+  err e = {0};
+  bool none = named && strcmp(named, "none") == 0;
+  if (w->corpus == s->corpus) w->corpus = NULL; /* of a draft that died */
+  if (none || w->corpus || !w->corpus_learn || !draft_methods_name(w->draft, DRAFT_SUFFIX)) return;
+  int rc = named ? ERR_OK : ledger_database_default_path(path, &e);
+  char *model = realpath(w->model, NULL);
+  socket_folder_corpus(s->corpus, s->folder.path);
+  if (rc == ERR_OK && model)
+    rc = ledger_corpus_write(named ? named : path, model, CORPUS_TOKENS, s->corpus, &tokens, &e);
+  free(model);
+  if (rc != ERR_OK && rc != ERR_GONE)
+    log_line(s->options.log, LOG_WARNING, "%s. Earlier answers are not looked up", e.text);
+  s->answers_there = rc == ERR_OK && tokens > 0;
+  if (s->answers_there) w->corpus = s->corpus;
+}
+
+/* The draft has read them. */
+static void take_back_answers(service *s) {
+  if (s->answers_there) unlink(s->corpus);
+  s->answers_there = false;
+}
 
 /* ---- news ---- */
 
@@ -141,7 +175,10 @@ static void watch_workers(service *s) {
 static void note_arrivals(service *s) {
   if (!s->sessions) return;
   watch_workers(s);
-  if (sessions_worker_count(s->sessions, WIRE_ROLE_DRAFT) > 0) s->draft_came = true;
+  if (sessions_worker_count(s->sessions, WIRE_ROLE_DRAFT) > 0) {
+    s->draft_came = true;
+    take_back_answers(s);
+  }
   if (s->target_came || sessions_worker_count(s->sessions, WIRE_ROLE_TARGET) == 0) return;
   s->target_came = true;
   uv_timer_start(&s->draft_timer, on_draft_overdue, SERVICE_DRAFT_WAIT_MS, 0);
@@ -241,6 +278,7 @@ static void on_worker_exit(void *context, const child_processes_exit *x) {
   const logger *log = s->options.log;
   err e = {0};
   uint64_t wait_ms = worker_restart_delay_ms(x);
+  if (x->child == s->draft) hand_over_answers(s);
   if (worker_restart_helps(x, has_registered(s, x)) &&
       child_processes_start_after(s->children, x->child, wait_ms, &e) == ERR_OK) {
     char when[32] = "";
@@ -270,26 +308,6 @@ static int start_target(service *s, err *e) {
   worker_command_line line;
   worker_command_line_target(&line, &s->options.workers, s->orchestrator_at, s->target_at);
   return start_program(s, "tandem-target", &line, &s->target, e);
-}
-
-/* The answers that the ledger keeps, for a draft that looks up what they repeat. Without them it goes on. */
-static void hand_over_answers(service *s) {
-  flag_values *w = &s->options.workers;
-  const char *named = s->options.ledger;
-  char path[LEDGER_PATH_MAX];
-  int64_t tokens = 0;
-  err e = {0};
-  bool none = named && strcmp(named, "none") == 0;
-  if (none || w->corpus || !w->corpus_learn || !draft_methods_name(w->draft, DRAFT_SUFFIX)) return;
-  int rc = named ? ERR_OK : ledger_database_default_path(path, &e);
-  char *model = realpath(w->model, NULL);
-  socket_folder_corpus(s->corpus, s->folder.path);
-  if (rc == ERR_OK && model)
-    rc = ledger_corpus_write(named ? named : path, model, CORPUS_TOKENS, s->corpus, &tokens, &e);
-  free(model);
-  if (rc != ERR_OK && rc != ERR_GONE)
-    log_line(s->options.log, LOG_WARNING, "%s. Earlier answers are not looked up", e.text);
-  if (rc == ERR_OK && tokens > 0) w->corpus = s->corpus;
 }
 
 /* One that the system does not start now, as where no more processes may be, costs speed alone. */

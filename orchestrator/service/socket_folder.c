@@ -65,7 +65,8 @@ static void tidy(const char *parent) {
 
 /* --- our own --- */
 
-/* On a file system without locks the folder stays behind if this process is killed, which does no other harm.
+/* On a file system without locks the folder stays behind if this process is killed, which does no other harm:
+ * by then a draft has read the corpus.
  */
 static int make_lock(const char *path) {
   int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -1,6 +1,9 @@
 """--draft suffix: what an earlier answer said is not computed token by token again, and tells nobody else."""
 
+import os
 import pathlib
+import re
+import signal
 import unittest
 
 from command_line import OK, USAGE, Command, detokenize, tandem
@@ -63,12 +66,36 @@ class Suffix(Case):
     def test_a_server_keeps_answers_apart_unless_it_is_told_not_to(self):
         ledger = ("--ledger", str(self.folder / "ledger.sqlite"))
         batch(self.folder, self.records, "--draft", "none", "--max-tokens", "4", *ledger)
-        apart = self.flags_of_draft(*ledger)
-        self.assertNotIn("--corpus", apart)
+        text = self.folder / "text"
+        text.write_text("what everybody may know of")
+        apart = self.flags_of_draft(*ledger, "--corpus", str(text))
+        self.assertEqual(apart[apart.index("--corpus") + 1], str(text))
         self.assertNotIn("--corpus-learn", apart)
         one_user = self.flags_of_draft(*ledger, "--corpus-learn")
         self.assertIn("--corpus-learn", one_user)
         self.assertIn("--corpus", one_user)
+
+
+    def test_a_draft_that_is_started_again_gets_the_answers_again(self):
+        """They lie in a file for as long as it starts."""
+        ledger = ("--ledger", str(self.folder / "ledger.sqlite"))
+        batch(self.folder, self.records, "--draft", "none", "--max-tokens", "4", *ledger)
+        fixed = ("serve", "-v", "-m", MODEL, "--port", "0", "--draft", "suffix", "--corpus-learn")
+        program = Running(self.folder, TANDEM, *fixed, *ledger)
+        self.addCleanup(program.close)
+
+        def has_read(times):
+            words = r"the corpus has \d|goes on without it"
+            wait_until(lambda: len(re.findall(words, program.errors)) == times, lambda: program.errors)
+            self.assertNotIn("goes on without it", program.errors)
+            draft = child_named(program.process.pid, "tandem-draft")
+            flags = pathlib.Path(f"/proc/{draft}/cmdline").read_bytes().decode().split("\0")
+            corpus = pathlib.Path(flags[flags.index("--corpus") + 1])
+            wait_until(lambda: not corpus.exists() and corpus.parent.exists(), lambda: program.errors)
+            return draft
+
+        os.kill(has_read(1), signal.SIGKILL)
+        has_read(2)
 
 
 class WrongCorpus(Command):
@@ -76,12 +103,22 @@ class WrongCorpus(Command):
         text = self.folder / "text"
         text.write_bytes(b"ab\xff")
         self.refused(USAGE, "--draft suffix", "run", "-m", MODEL, "--corpus", str(text), "hello")
+        self.refused(USAGE, "--corpus-learn", "serve", "-m", MODEL, "--draft", "suffix")
+        self.refused(USAGE, "--draft suffix", "serve", "-m", MODEL, "--draft", "ngram", "--corpus-learn")
+        bench = ("bench", "spec", "-m", MODEL, "--methods", "ngram,suffix", str(text))
+        self.refused(USAGE, "nothing to look into", *bench)
+        for draft in ("ngram", "none"):  # a variable contradicts nothing
+            env = dict(os.environ, TANDEM_CORPUS="nowhere")
+            run = ("run", "-m", MODEL, "--ledger", "none", "-n", "2", "--draft", draft, "hello")
+            status, _, errors = tandem(*run, env=env)
+            self.assertEqual(status, OK, errors)
         suffix = ("run", "-m", MODEL, "--ledger", "none", "-n", "2", "--draft", "suffix", "--corpus")
         self.refused(USAGE, "cannot read", *suffix, "nowhere", "hello")
         status, _, errors = tandem(*suffix, str(text), "hello")
         self.assertEqual(status, OK, errors)  # a draft costs speed alone
         self.assertIn("UTF-8", errors)
         self.assertIn(str(text), errors)
+        self.assertNotIn("without a draft", errors)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,24 @@ static void test_prompt_lookup_stands_beside_suffix(void **state) {
   assert_int_equal(draft_methods_parse(&m, "suffix,eagle3,replay:a:1", &e), ERR_OK);
   assert_true(m.count == 4 && draft_methods_have(&m, DRAFT_NGRAM));
   assert_false(draft_methods_compute("suffix"));
-  assert_int_equal(draft_methods_no_corpus(&e), ERR_ARG);
+}
+
+static void test_a_corpus_goes_with_suffix(void **state) {
+  (void)state;
+  static const struct {
+    const char *list;
+    bool corpus, learns, typed, fits;
+  } table[] = {{"ngram", false, false, false, true},  {"ngram", true, false, true, false},
+               {"ngram", true, true, false, true},    {"eagle3", false, true, true, false},
+               {"suffix", true, false, true, true},   {"eagle3,suffix", false, true, false, true},
+               {"suffix", false, false, false, false}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    draft_methods m;
+    err e = {0};
+    assert_int_equal(draft_methods_parse(&m, table[i].list, &e), ERR_OK);
+    int rc = draft_methods_check_corpus(&m, table[i].corpus, table[i].learns, table[i].typed, &e);
+    assert_int_equal(rc, table[i].fits ? ERR_OK : ERR_ARG);
+  }
 }
 
 static void test_what_is_no_list_is_refused(void **state) {
@@ -66,6 +83,7 @@ int main(void) {
       cmocka_unit_test(test_a_list_keeps_its_order),
       cmocka_unit_test(test_a_recording_may_hold_commas),
       cmocka_unit_test(test_prompt_lookup_stands_beside_suffix),
+      cmocka_unit_test(test_a_corpus_goes_with_suffix),
       cmocka_unit_test(test_what_is_no_list_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

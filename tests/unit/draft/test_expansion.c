@@ -348,15 +348,29 @@ static void test_two_replies_about_a_node_are_joined_once(void **state) {
   expansion_entry model = entry_of(3, (const int32_t[]){1, 2, 3}, (const double[]){0.5, 0.2, 0.1});
   expansion_entry text = entry_of(2, (const int32_t[]){9, 3}, (const double[]){0.9, 0.8});
   expansion_entry again = text, nothing = {.count = 0};
-  expansion_join(&nothing, &text);
+  expansion_join(&nothing, &text, 1);
   expect_entry(&text, (const int32_t[]){9, 3}, (const double[]){0.9, 0.8});
-  expansion_join(&model, &text);
+  expansion_join(&model, &nothing, 1);
+  expansion_join(&model, &text, 1);
   const double both = 1 - 0.9 * (1 - 0.512);
   expect_entry(&model, (const int32_t[]){3, 1, 2}, (const double[]){both, 0.5, 0.2});
   expect_entry(&text, (const int32_t[]){9, 3}, (const double[]){0.729, both});
-  expansion_join(&model, &again); /* a reply that lasts meets a new one */
+  expansion_join(&model, &again, 1); /* a reply that lasts meets a new one */
   expect_entry(&model, (const int32_t[]){3, 1, 2}, (const double[]){both, 0.5, 0.2});
   expect_entry(&again, (const int32_t[]){9, 3}, (const double[]){0.729, both});
+}
+
+static void test_two_that_look_up_are_joined_each(void **state) {
+  (void)state;
+  expansion_entry model = entry_of(2, (const int32_t[]){1, 2}, (const double[]){0.5, 0.2});
+  expansion_entry text = entry_of(1, (const int32_t[]){2}, (const double[]){0.5});
+  expansion_entry other = entry_of(1, (const int32_t[]){2}, (const double[]){0.9});
+  expansion_join(&model, &text, 0);
+  const double one = 1 - 0.8 * (1 - 0.125), both = 1 - (1 - one) * (1 - 0.729);
+  expect_entry(&text, (const int32_t[]){2}, (const double[]){one});
+  expansion_join(&model, &other, 2);
+  expect_entry(&model, (const int32_t[]){2, 1}, (const double[]){both, 0.5});
+  expect_entry(&other, (const int32_t[]){2}, (const double[]){both});
 }
 
 static void test_what_is_in_the_tree_keeps_its_place_when_replies_are_joined(void **state) {
@@ -364,7 +378,7 @@ static void test_what_is_in_the_tree_keeps_its_place_when_replies_are_joined(voi
   expansion_entry model = entry_of(3, (const int32_t[]){1, 2, 3}, (const double[]){0.5, 0.2, 0.1});
   expansion_entry text = entry_of(1, (const int32_t[]){3}, (const double[]){0.9});
   model.next = 1;
-  expansion_join(&model, &text);
+  expansion_join(&model, &text, 1);
   expect_entry(&model, (const int32_t[]){1, 3, 2}, (const double[]){0.5, 1 - 0.9 * (1 - 0.729), 0.2});
 }
 
@@ -445,6 +459,7 @@ int main(void) {
       cmocka_unit_test(test_the_best_step_is_that_of_any_drafter),
       cmocka_unit_test(test_a_node_that_several_propose_keeps_the_best_score),
       cmocka_unit_test(test_two_replies_about_a_node_are_joined_once),
+      cmocka_unit_test(test_two_that_look_up_are_joined_each),
       cmocka_unit_test(test_what_is_in_the_tree_keeps_its_place_when_replies_are_joined),
       cmocka_unit_test(test_lasting_replies_move_to_the_root_with_c),
       cmocka_unit_test(test_guesses_are_forgotten_when_c_grows),

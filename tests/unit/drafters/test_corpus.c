@@ -97,6 +97,27 @@ static void test_the_oldest_makes_room(void **state) {
   assert_int_equal(FIND(*state, f, 1050, 1051), 0);
 }
 
+static void test_a_long_one_is_not_hidden_by_many_that_are_recent(void **state) {
+  corpus *c;
+  err e = {0};
+  corpus_found f[CORPUS_FOUND_MAX];
+  int32_t text[40];
+  (void)state;
+  assert_int_equal(corpus_open(&c, 4096, &e), ERR_OK);
+  for (int32_t i = 0; i < 40; i++) text[i] = 100 + i;
+  corpus_add(c, text, 40);
+  for (int32_t i = 0; i < 20; i++) { /* with the last 20 tokens in common */
+    text[19] = 1000 + i;
+    text[39] = 2000 + i;
+    corpus_add(c, text + 19, 21);
+  }
+  text[19] = 119;
+  assert_int_equal(find(c, text, 39, f), CORPUS_FOUND_MAX);
+  assert_true(f[0].token == 139 && f[0].length == 39);
+  assert_true(f[1].token == 2019 && f[1].length == 19);
+  corpus_close(c);
+}
+
 /* --- beside a search of everything --- */
 
 typedef struct window { /* what the corpus holds, -1 between texts */
@@ -160,6 +181,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_an_ending_is_of_one_text, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_a_text_that_goes_on_is_added_once, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_the_oldest_makes_room, set_up, tear_down),
+      cmocka_unit_test(test_a_long_one_is_not_hidden_by_many_that_are_recent),
       cmocka_unit_test_setup_teardown(test_it_finds_what_a_search_of_everything_finds, set_up, tear_down),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

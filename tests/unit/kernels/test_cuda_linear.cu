@@ -333,8 +333,8 @@ static void check_trio(const trio &t, act &a, bool int8, int32_t bucket) {
   }
 }
 
-/* ThreadSanitizer makes a switch of fibers a hundred times as slow, AddressSanitizer all of it several times:
- * they get fewer cases, which touch no less memory. */
+/* ThreadSanitizer makes a switch of fibers a hundred times as slow, and AddressSanitizer makes the whole test
+ * several times as slow: they get fewer cases. */
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
 static const std::vector<int32_t> CASE_COLUMNS = {768, 2304}, CASE_ROWS = {11};
 #define ROWS_STEP 8

@@ -53,6 +53,14 @@ static void put_socket(const char *folder) {
   close(s);
 }
 
+static void put_corpus(const char *folder) {
+  char path[SOCKET_ENDPOINT_MAX];
+  socket_folder_corpus(path, folder);
+  FILE *f = fopen(path, "w");
+  assert_non_null(f);
+  fclose(f);
+}
+
 /* A program that has made its folder and lives until it is killed. */
 static pid_t start(char path[SOCKET_FOLDER_MAX]) {
   int out[2];
@@ -62,6 +70,7 @@ static pid_t start(char path[SOCKET_FOLDER_MAX]) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     socket_folder f = made();
     put_socket(f.path);
+    put_corpus(f.path);
     if (write(out[1], f.path, sizeof f.path) == (ssize_t)sizeof f.path) pause();
     _exit(1);
   }
@@ -83,11 +92,8 @@ static void comes_and_goes(void **state) {
   assert_int_equal(stat(f.path, &s), 0);
   assert_int_equal(s.st_mode & 0777, 0700);
   put_socket(f.path);
-  char path[SOCKET_FOLDER_MAX], corpus[SOCKET_ENDPOINT_MAX];
-  socket_folder_corpus(corpus, f.path);
-  FILE *answers = fopen(corpus, "w");
-  assert_non_null(answers);
-  fclose(answers);
+  put_corpus(f.path);
+  char path[SOCKET_FOLDER_MAX];
   strcpy(path, f.path);
   socket_folder_remove(&f);
   assert_false(is_there(path));

@@ -11,12 +11,8 @@
 
 #define CONTEXT 400
 #define PROMPT  20
-#ifdef __SANITIZE_THREAD__
-#define OUTPUT 40
-#else
-#define OUTPUT 200
-#endif
-#define SLOTS 6
+#define OUTPUT  200
+#define SLOTS   6
 
 typedef struct setup {
   gguf_builder bytes;

@@ -53,8 +53,6 @@ def measure_suffix(run, table, work, repetitions, turns):
         with table.only(row):
             against = f"plain, {samples.speed('plain'):.1f} tok/s; {text_of(found[name])}"
             table.set(row, samples.speed(name), against, samples.ratio(name, "plain"))
-
-
     with table.only(OVER):
         methods = (dataclasses.replace(METHODS[name], **LOCKSTEP) for name in ("suffix", "ngram"))
         ours, theirs = (forwards(answers(method)) for method in methods)

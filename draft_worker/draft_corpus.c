@@ -1,8 +1,8 @@
 #include "draft_worker/draft_corpus.h"
 
+#include "common/base/token_file.h"
 #include "common/file/model_file.h"
 #include "common/file/printable.h"
-#include "common/base/token_file.h"
 #include "common/text/tokenizer.h"
 #include <sys/stat.h>
 
@@ -75,8 +75,9 @@ static int read_file(corpus *c, const char *path, const model_file *f, err *e) {
   struct stat s;
   char shown[PRINTABLE_PATH_MAX];
   printable_path(shown, path);
-  if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) return err_set(e, ERR_IO, "--corpus: %s is no file", shown);
-  if (stat(path, &s) == 0 && s.st_size == 0) return ERR_OK;
+  bool known = stat(path, &s) == 0;
+  if (known && !S_ISREG(s.st_mode)) return err_set(e, ERR_IO, "--corpus: %s is no file", shown);
+  if (known && s.st_size == 0) return ERR_OK;
   int rc = mapped_file_open(&m, path, "the corpus", e);
   if (rc != ERR_OK) return rc;
   rc = token_file_is(m.data, m.size) ? read_ids(c, &m, path, model_file_config(f)->vocab, e)

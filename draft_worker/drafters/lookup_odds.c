@@ -11,6 +11,12 @@ int32_t lookup_odds_case(int32_t agree, int32_t others) {
   return (row - 1) * 3 + (others > 0) + (others > agree);
 }
 
+bool lookup_odds_is_new(const lookup_candidate *list, int32_t count, int32_t token) {
+  for (int32_t i = 0; i < count; i++)
+    if (list[i].token == token) return false;
+  return true;
+}
+
 void lookup_odds_learn(lookup_odds *o, const lookup_candidate *list, int32_t count, int32_t token) {
   for (int32_t i = 0; i < count; i++) {
     o->tries[list[i].row][list[i].kase]++;

@@ -23,6 +23,8 @@ typedef struct lookup_candidate {
   int32_t kase; /* column */
 } lookup_candidate;
 
+/* Is the token none of these? */
+bool lookup_odds_is_new(const lookup_candidate *list, int32_t count, int32_t token);
 /* The case of a token that followed `agree` occurrences, while other tokens followed `others`. */
 int32_t lookup_odds_case(int32_t agree, int32_t others);
 /* These were proposed where `token` came. */

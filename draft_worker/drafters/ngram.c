@@ -76,12 +76,6 @@ static bool occurs_before(const immediate_session *d, int32_t position, const en
   return true;
 }
 
-static bool is_new(const lookup_candidate *list, int32_t count, int32_t token) {
-  for (int32_t i = 0; i < count; i++)
-    if (list[i].token == token) return false;
-  return true;
-}
-
 /* What followed the ending of n tokens, the most recent occurrence first. */
 static int32_t followers(const immediate_session *d, const ending *x, int32_t n, int32_t *tokens) {
   int32_t position = d->newest[(size_t)(n - 1) * d->bucket_count + x->buckets[n - 1]], count = 0;
@@ -97,7 +91,7 @@ static int32_t look_up(const immediate_session *d, const ending *x, lookup_candi
   for (int32_t n = x->count; n >= 1; n--) {
     int32_t seen = followers(d, x, n, tokens);
     for (int32_t i = 0; i < seen; i++) {
-      if (!is_new(list, count, tokens[i])) continue;
+      if (!lookup_odds_is_new(list, count, tokens[i])) continue;
       int32_t agree = 0;
       for (int32_t k = i; k < seen; k++) agree += tokens[k] == tokens[i];
       list[count++] = (lookup_candidate){tokens[i], n - 1, lookup_odds_case(agree, seen - agree)};

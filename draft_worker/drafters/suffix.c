@@ -52,12 +52,6 @@ static int32_t class_of(const immediate_session *s, int32_t length, int32_t repl
   return class;
 }
 
-static bool is_new(const lookup_candidate *list, int32_t count, int32_t token) {
-  for (int32_t i = 0; i < count; i++)
-    if (list[i].token == token) return false;
-  return true;
-}
-
 /* Every token that followed once, by the longest ending before it; occurrences as long as that one agree, or
  * do not. */
 static int32_t look_up(const immediate_session *s, int32_t length, const int32_t *path, int32_t depth,
@@ -67,7 +61,7 @@ static int32_t look_up(const immediate_session *s, int32_t length, const int32_t
   int32_t seen = corpus_find(s->source->corpus, ending, ending_of(s, length, path, depth, ending), found);
   for (int32_t i = 0; i < seen && count < DRAFTER_CANDIDATES_MAX; i++) {
     int32_t class = class_of(s, found[i].length, replied), agree = 0, others = 0;
-    if (class == NO_CLASS || !is_new(out, count, found[i].token)) continue;
+    if (class == NO_CLASS || !lookup_odds_is_new(out, count, found[i].token)) continue;
     for (int32_t k = 0; k < seen && class_of(s, found[k].length, replied) >= class; k++)
       if (found[k].token == found[i].token)
         agree++;

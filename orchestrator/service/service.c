@@ -80,10 +80,13 @@ static void hand_over_answers(service *s) {
   if (rc != ERR_OK && rc != ERR_GONE)
     log_line(s->options.log, LOG_WARNING, "%s. Earlier answers are not looked up", e.text);
   s->answers_there = rc == ERR_OK && tokens > 0;
-  if (s->answers_there) w->corpus = s->corpus;
+  if (s->answers_there)
+    w->corpus = s->corpus;
+  else
+    unlink(s->corpus);
 }
 
-/* The draft has read them. */
+/* The draft has read them, or none comes. */
 static void take_back_answers(service *s) {
   if (s->answers_there) unlink(s->corpus);
   s->answers_there = false;
@@ -247,6 +250,7 @@ static void go_on_without_draft(service *s, const child_processes_exit *x) {
   log_line(s->options.log, LOG_WARNING, "%s: %s; answers come without a draft", s->no_draft,
            worker_restart_remedy(x));
   s->draft_gave_up = true;
+  take_back_answers(s);
   if (!s->sessions) return;
   sessions_no_draft_comes(s->sessions, clock_us(), &s->actions);
   machine_host_perform(s->host, &s->actions);

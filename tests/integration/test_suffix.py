@@ -75,7 +75,6 @@ class Suffix(Case):
         self.assertIn("--corpus-learn", one_user)
         self.assertIn("--corpus", one_user)
 
-
     def test_a_draft_that_is_started_again_gets_the_answers_again(self):
         """They lie in a file for as long as it starts."""
         ledger = ("--ledger", str(self.folder / "ledger.sqlite"))

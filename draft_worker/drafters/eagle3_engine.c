@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/min.h"
+#include "draft_worker/drafters/staged_rows.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,11 +12,11 @@
 /* One session's C and its rows. */
 typedef struct session {
   int32_t seq;
-  int32_t *tokens;              /* [length_max + 1] */
-  int32_t length;               /* of C */
-  int32_t first;                /* position of row 0 */
-  bool ranked;                  /* `root` tells what follows C */
-  int32_t staged[KV_STAGE_MAX]; /* the token of each staged row */
+  int32_t *tokens; /* [length_max + 1] */
+  int32_t length;  /* of C */
+  int32_t first;   /* position of row 0 */
+  bool ranked;     /* `root` tells what follows C */
+  staged_rows staged;
   float *states; /* [KV_STAGE_MAX + 1][embed]: of each staged row, and of the last committed one */
   draft_result root;
 } session;
@@ -75,13 +76,6 @@ static int set_text(const job_run *w) {
   return ERR_OK;
 }
 
-/* The staged row of this token below a staged row, or below C (-1); -1: none. */
-static int32_t staged_child(const job_run *w, int32_t parent, int32_t token) {
-  for (int32_t i = 0; i < KV_STAGE_MAX; i++)
-    if (kv_parent(w->g->options.kv, w->s->seq, i) == parent && w->s->staged[i] == token) return i;
-  return -1;
-}
-
 /* --- rows of a job --- */
 
 /* Are there rows of all of C but its last token, and is the last one's state known? It is not where C has
@@ -113,21 +107,18 @@ static int feature_rows(job_run *w, draft_head_segment *m) {
   return ERR_OK;
 }
 
-/* The staged row that a path's last token hangs from, -1: C; -2: a row on its way is missing, or the last one
- * is there. */
-static int32_t parent_of(const job_run *w, const draft_query *p) {
-  int32_t row = -1;
-  for (int32_t i = 0; i + 1 < p->depth; i++) {
-    row = staged_child(w, row, p->path[i]);
-    if (row < 0) return -2;
-  }
-  return staged_child(w, row, p->path[p->depth - 1]) < 0 ? row : -2;
-}
-
-static void add_tree_row(job_run *w, int32_t query, draft_head_segment *m) {
+/* A row that an earlier forward has computed needs no other. */
+static void add_tree_row(job_run *w, int32_t query, draft_head_segment *m, draft_results *out) {
   const draft_query *p = &w->batch->queries[query];
-  int32_t parent = p->depth > 0 ? parent_of(w, p) : -2;
-  if (parent == -2) return;
+  const kv_cache *kv = w->g->options.kv;
+  if (p->depth == 0) return;
+  int32_t parent = staged_rows_end(&w->s->staged, kv, w->s->seq, p->path, p->depth - 1);
+  if (parent == STAGED_ROWS_NONE) return;
+  int32_t row = staged_rows_child(&w->s->staged, kv, w->s->seq, parent, p->path[p->depth - 1]);
+  if (row != STAGED_ROWS_NONE) {
+    staged_rows_reply(&w->s->staged, row, &out->results[query]);
+    return;
+  }
   w->parents[m->rows.count] = parent;
   w->tokens[m->rows.count] = p->path[p->depth - 1];
   w->queries[m->rows.count] = query;
@@ -137,7 +128,7 @@ static void add_tree_row(job_run *w, int32_t query, draft_head_segment *m) {
 }
 
 /* Rows of the queried paths: a path of which more than the end is missing gets no candidates. */
-static void tree_rows(job_run *w, draft_head_segment *m) {
+static void tree_rows(job_run *w, draft_head_segment *m, draft_results *out) {
   const draft_job *j = w->job;
   *m = (draft_head_segment){.rows = {.seq = w->s->seq,
                                      .kind = MODEL_TREE,
@@ -147,13 +138,13 @@ static void tree_rows(job_run *w, draft_head_segment *m) {
                                      .all_logits = true},
                             .input = DRAFT_HEAD_STATES,
                             .values = w->inputs};
-  for (int32_t i = 0; i < j->query_count && is_complete(w); i++) add_tree_row(w, j->first_query + i, m);
+  for (int32_t i = 0; i < j->query_count && is_complete(w); i++) add_tree_row(w, j->first_query + i, m, out);
   if (m->rows.count == 0 ||
       kv_grow(w->g->options.kv, w->s->seq, w->parents, m->rows.count, w->slots) != ERR_OK) {
     m->rows.count = 0; /* the context's end: nothing follows */
     return;
   }
-  for (int32_t i = 0; i < m->rows.count; i++) w->s->staged[w->slots[i]] = w->tokens[i];
+  for (int32_t i = 0; i < m->rows.count; i++) staged_rows_add(&w->s->staged, w->slots[i], w->tokens[i]);
   w->g->counters.queried_rows += (uint64_t)m->rows.count;
 }
 
@@ -176,13 +167,13 @@ static void set_ranking(job_run *w, draft_head_segment *m) {
 }
 
 /* What the job wants of the forward; a segment of no rows: nothing. */
-static int make_rows(job_run *w, draft_head_segment *m) {
+static int make_rows(job_run *w, draft_head_segment *m, draft_results *out) {
   int rc = set_text(w);
   m->rows.count = 0;
   if (rc == ERR_OK && w->job->feature_count > 0)
     rc = feature_rows(w, m);
   else if (rc == ERR_OK && w->job->query_count > 0)
-    tree_rows(w, m);
+    tree_rows(w, m, out);
   if (rc == ERR_OK && m->rows.count > 0) set_ranking(w, m);
   return rc;
 }
@@ -219,7 +210,8 @@ static void take_rows(const job_run *w, const draft_head_segment *m, draft_resul
   }
   for (int32_t i = 0; i < m->rows.count; i++) {
     keep_state(w, i, w->slots[i]);
-    set_candidates(&out->results[w->queries[i]], draft_head_ranked(h, w->segment, i));
+    staged_rows_rank(&w->s->staged, w->slots[i], draft_head_ranked(h, w->segment, i));
+    staged_rows_reply(&w->s->staged, w->slots[i], &out->results[w->queries[i]]);
   }
 }
 
@@ -267,7 +259,7 @@ void eagle3_engine_run(eagle3_engine *g, const draft_batch *b, draft_results *ou
   *out = (draft_results){.result_count = b->query_count};
   for (int32_t i = 0; i < b->job_count; i++) {
     begin_job(g, b, i, &runs[i], out);
-    int rc = make_rows(&runs[i], &segments[count]);
+    int rc = make_rows(&runs[i], &segments[count], out);
     if (rc != ERR_OK) fail(&runs[i], out, rc);
     if (rc == ERR_OK && segments[count].rows.count > 0) runs[i].segment = count++;
   }

@@ -1,6 +1,7 @@
 #include "draft_worker/drafters/model_engine.h"
 
 #include "common/base/clock.h"
+#include "draft_worker/drafters/staged_rows.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +10,9 @@
  * them now or had them: another C may begin alike. */
 typedef struct session {
   int32_t seq;
-  int32_t *tokens;              /* [length_max] */
-  int32_t length;               /* of C */
-  int32_t staged[KV_STAGE_MAX]; /* the token of each staged row */
+  int32_t *tokens; /* [length_max] */
+  int32_t length;  /* of C */
+  staged_rows staged;
 } session;
 
 struct model_engine {
@@ -30,7 +31,8 @@ typedef struct job_run {
   int32_t segment; /* of the forward, or -1 */
   int32_t row_count;
   int32_t queries[DRAFT_QUERIES_MAX]; /* of the batch: whose candidates the forward's last rows give */
-  int32_t slots[DRAFT_QUERIES_MAX];
+  int32_t slots[DRAFT_QUERIES_MAX];   /* of the rows of a tree */
+  bool in_tree;
   int32_t first; /* the segment's first row that is ranked */
   model_ranking ranking;
   model_path paths[DRAFT_QUERIES_MAX]; /* of these queries */
@@ -48,13 +50,6 @@ static void drop_stage(const model_engine *g, const session *s, int32_t rows) {
   (void)rc;
 }
 
-/* The staged row of this token below a staged row, or below C (-1); -1: none. */
-static int32_t staged_child(const model_engine *g, const session *s, int32_t parent, int32_t token) {
-  for (int32_t i = 0; i < KV_STAGE_MAX; i++)
-    if (kv_parent(g->options.kv, s->seq, i) == parent && s->staged[i] == token) return i;
-  return -1;
-}
-
 /* C goes on with the batch's tokens: rows that are there already are found, along the cache and then along
  * the stage. */
 static void extend(job_run *w) {
@@ -67,7 +62,8 @@ static void extend(job_run *w) {
     if (at < rows_of(g, s) && s->tokens[at] == token) continue;
     if (at < rows_of(g, s)) drop_stage(g, s, at);
     s->tokens[at] = token;
-    int32_t slot = staged ? staged_child(g, s, count ? path[count - 1] : -1, token) : -1;
+    int32_t parent = count ? path[count - 1] : -1,
+            slot = staged ? staged_rows_child(&s->staged, g->options.kv, s->seq, parent, token) : -1;
     staged = slot >= 0;
     if (staged) path[count++] = slot;
   }
@@ -125,52 +121,52 @@ static int append_rows(job_run *w, bool queried, rows *r, model_segment *m) {
   return ERR_OK;
 }
 
-/* The staged row that a path's last token hangs from; -2: a row on its way is missing, or the last one is
- * there. */
-static int32_t parent_of(const job_run *w, const draft_query *p) {
-  int32_t row = -1;
-  for (int32_t i = 0; i + 1 < p->depth; i++) {
-    row = staged_child(w->g, w->s, row, p->path[i]);
-    if (row < 0) return -2;
+/* A row that an earlier forward has computed needs no other. */
+static void add_tree_row(job_run *w, int32_t query, rows *r, model_segment *m, draft_results *out) {
+  const draft_query *p = &w->batch->queries[query];
+  const kv_cache *kv = w->g->options.kv;
+  int32_t token = p->depth > 0 ? draft_id(w->g, p->path[p->depth - 1]) : -1;
+  if (token < 0) return;
+  int32_t parent = staged_rows_end(&w->s->staged, kv, w->s->seq, p->path, p->depth - 1);
+  if (parent == STAGED_ROWS_NONE) return;
+  int32_t row = staged_rows_child(&w->s->staged, kv, w->s->seq, parent, p->path[p->depth - 1]);
+  if (row != STAGED_ROWS_NONE) {
+    staged_rows_reply(&w->s->staged, row, &out->results[query]);
+    return;
   }
-  return staged_child(w->g, w->s, row, p->path[p->depth - 1]) < 0 ? row : -2;
+  r->parents[m->count] = parent;
+  r->tokens[m->count] = token;
+  w->queries[m->count++] = query;
 }
 
 /* Rows of the queried paths: a path of which more than the end is missing gets no candidates. */
-static int tree_rows(job_run *w, rows *r, model_segment *m) {
+static int tree_rows(job_run *w, rows *r, model_segment *m, draft_results *out) {
   const draft_job *j = w->job;
   m->kind = MODEL_TREE;
   m->all_logits = true;
-  for (int32_t i = 0; i < j->query_count; i++) {
-    const draft_query *p = &w->batch->queries[j->first_query + i];
-    int32_t parent = p->depth > 0 ? parent_of(w, p) : -2,
-            token = p->depth > 0 ? draft_id(w->g, p->path[p->depth - 1]) : -1;
-    if (parent == -2 || token < 0) continue;
-    r->parents[m->count] = parent;
-    r->tokens[m->count] = token;
-    w->queries[m->count++] = j->first_query + i;
-  }
+  for (int32_t i = 0; i < j->query_count; i++) add_tree_row(w, j->first_query + i, r, m, out);
   if (m->count == 0 || kv_grow(w->g->options.kv, w->s->seq, r->parents, m->count, w->slots) != ERR_OK) {
     m->count = 0; /* the context's end: nothing follows */
     return ERR_OK;
   }
   for (int32_t i = 0; i < m->count; i++) {
     const draft_query *p = &w->batch->queries[w->queries[i]];
-    w->s->staged[w->slots[i]] = p->path[p->depth - 1];
+    staged_rows_add(&w->s->staged, w->slots[i], p->path[p->depth - 1]);
   }
   w->row_count = m->count;
+  w->in_tree = true;
   w->g->counters.queried_rows += (uint64_t)m->count;
   return ERR_OK;
 }
 
 /* What the job wants of the forward; a segment of no rows: nothing. */
-static int make_rows(job_run *w, rows *r, model_segment *m) {
+static int make_rows(job_run *w, rows *r, model_segment *m, draft_results *out) {
   const draft_job *j = w->job;
   bool root = j->query_count > 0 && w->batch->queries[j->first_query].depth == 0;
   *m = (model_segment){.seq = w->s->seq, .tokens = r->tokens, .parents = r->parents};
   if (j->base + j->count > w->g->options.length_max) return ERR_LIMIT;
   if (root || rows_of(w->g, w->s) < w->s->length) return append_rows(w, root, r, m);
-  return j->query_count ? tree_rows(w, r, m) : ERR_OK;
+  return j->query_count ? tree_rows(w, r, m, out) : ERR_OK;
 }
 
 /* The device ranks each queried row's tokens as the target would choose among them. */
@@ -218,6 +214,7 @@ static void take_candidates(const model_engine *g, const job_run *runs, int32_t 
       if (!best) continue; /* the device is lost: there are no candidates */
       to->count = best->count;
       memcpy(to->list, best->list, (size_t)best->count * sizeof *to->list);
+      if (w->in_tree) staged_rows_rank(&w->s->staged, w->slots[k], best);
     }
   }
 }
@@ -260,7 +257,7 @@ void model_engine_run(model_engine *g, const draft_batch *b, draft_results *out)
       out->results[k] = (draft_result){.slot = j->slot, .handle = b->queries[k].handle};
     model_segment *m = &segments[segment_count];
     int rc = set_text(w);
-    if (rc == ERR_OK) rc = make_rows(w, &lists[i], m);
+    if (rc == ERR_OK) rc = make_rows(w, &lists[i], m, out);
     if (rc != ERR_OK)
       fail(w, out, rc);
     else if (m->count > 0) {

@@ -121,7 +121,7 @@ typedef struct world {
   text texts[SEQUENCES];
   uint64_t random;
   uint64_t serial;
-  int32_t results, deep;
+  int32_t results, deep, again;
 } world;
 
 static int32_t roll(world *w, int32_t below) {
@@ -206,7 +206,11 @@ static int32_t expected(const text *t, const int32_t *path, int32_t depth) {
   return state;
 }
 
-/* C, or a child of a path that was queried before. */
+static bool is_path(const text *t, int32_t k, const int32_t *path, int32_t depth) {
+  return t->depths[k] == depth && memcmp(t->paths[k], path, (size_t)depth * 4) == 0;
+}
+
+/* C, or a child of a path that was queried before. It may have been queried in an earlier batch, too. */
 static void add_queries(world *w, draft_batch *b, draft_job *j) {
   text *t = &w->texts[j->slot];
   int32_t known = t->path_count;
@@ -221,10 +225,9 @@ static void add_queries(world *w, draft_batch *b, draft_job *j) {
       for (int32_t k = 0; k < depth; k++) q->path[k] = t->paths[of][k];
       q->path[depth] = (expected(t, q->path, depth) + 13 * roll(w, CANDIDATES)) % TOKENS;
       bool twice = false;
-      for (int32_t k = 0; k < t->path_count; k++)
-        twice = twice ||
-                (t->depths[k] == depth + 1 && memcmp(t->paths[k], q->path, (size_t)(depth + 1) * 4) == 0);
+      for (int32_t k = known; k < t->path_count; k++) twice = twice || is_path(t, k, q->path, depth + 1);
       if (twice) continue;
+      for (int32_t k = 0; k < known; k++) w->again += is_path(t, k, q->path, depth + 1);
       q->depth = depth + 1;
       memcpy(path, q->path, sizeof t->paths[0]);
       t->depths[t->path_count++] = depth + 1;
@@ -272,7 +275,7 @@ static void test_candidates_are_the_heads_own(void **state) {
   open_world(w);
   for (int32_t i = 0; i < SEQUENCES; i++) begin(w, &w->texts[i], 0);
   for (int32_t i = 0; i < 2000; i++) one_batch(w);
-  assert_true(w->results > 2000 && w->deep > 200);
+  assert_true(w->results > 2000 && w->deep > 200 && w->again > 200);
   assert_int_equal(eagle3_engine_count(w->g)->failures, 0);
   close_world(w);
   free(w);

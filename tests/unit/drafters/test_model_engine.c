@@ -35,7 +35,7 @@ typedef struct world {
   text texts[SEQUENCES];
   uint64_t random;
   uint64_t serial;
-  int32_t kept, results;
+  int32_t kept, results, again;
 } world;
 
 static int32_t roll(world *w, int32_t below) {
@@ -154,9 +154,11 @@ static draft_job *add_job(world *w, draft_batch *b, int32_t slot) {
   return j;
 }
 
-/* The root if it is not known, else children that known places have proposed. */
+/* The root if it is not known, else children that known places have proposed, those of earlier batches, too.
+ */
 static void add_queries(world *w, draft_batch *b, draft_job *j) {
   text *t = &w->texts[j->slot];
+  const known *first = &t->queried[t->queried_count], *before;
   for (int32_t tries = 0; tries < ROWS_MAX && j->query_count < ROWS_MAX && t->queried_count < QUERIED_MAX;
        tries++) {
     int32_t path[TREE_DEPTH_MAX] = {0}, depth = 0;
@@ -166,7 +168,9 @@ static void add_queries(world *w, draft_batch *b, draft_job *j) {
       depth = k->depth + 1;
       memcpy(path, k->path, (size_t)k->depth * 4);
       path[depth - 1] = k->result.list[roll(w, k->result.count)].token;
-      if (known_path(t, path, depth)) continue;
+      before = known_path(t, path, depth);
+      if (before >= first) continue;
+      w->again += before != NULL;
     }
     known *k = &t->queried[t->queried_count++];
     *k = (known){.depth = depth};
@@ -267,7 +271,7 @@ static void check_results(bool same) {
   for (int32_t i = 0; i < SEQUENCES; i++) begin(w, &w->texts[i]);
   for (int32_t i = 0; i < 400; i++) one_batch(w);
   const model_engine_counters *c = model_engine_count(w->g);
-  assert_true(w->results > 500 && w->kept > 50);
+  assert_true(w->results > 500 && w->kept > 50 && w->again > 50);
   assert_true(c->kept_rows >= (uint64_t)w->kept); /* what was taken of the stage was not computed again */
   assert_int_equal(c->failures, 0);
   close_world(w);

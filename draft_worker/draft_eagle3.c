@@ -2,6 +2,7 @@
 
 #include "common/base/min.h"
 #include "common/file/head_fc.h"
+#include "common/model/warmup.h"
 #include "draft_worker/drafters/eagle3.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -88,6 +89,21 @@ int draft_eagle3_open(draft_eagle3 *m, const flag_values *a, const logger *log, 
   if (rc == ERR_OK) rc = open_drafter(m, a, to, e);
   if (rc == ERR_OK) m->drafter = to;
   return rc ? rc : describe(m, a, o, e);
+}
+
+/* Rows of C and what they are asked; whoever applies fc. */
+static void add_forms(warmup_head_form *to, draft_head_input input, const model_ranking *best) {
+  to[0] = (warmup_head_form){{.rows = {.shift = 1, .no_logits = true}, .input = input}, DRAFT_CHUNK, 8};
+  to[1] = (warmup_head_form){{.rows = {.shift = 1, .ranking = best}, .input = input}, 16, 1};
+}
+
+void draft_eagle3_warmup(draft_eagle3 *m, int32_t rows) {
+  const model_ranking best = {.options = SAMPLER_DEFAULTS, .count = DRAFTER_CANDIDATES_MAX};
+  const model_segment guesses = {.kind = MODEL_TREE, .shift = 1, .all_logits = true, .ranking = &best};
+  warmup_head_form forms[5] = {{{.rows = guesses, .input = DRAFT_HEAD_STATES}, rows, 1}};
+  add_forms(forms + 1, DRAFT_HEAD_TAPS, &best);
+  add_forms(forms + 3, DRAFT_HEAD_STATES, &best);
+  warmup_head(m->head, m->kv, 0, forms, 5);
 }
 
 void draft_eagle3_close(draft_eagle3 *m) {

@@ -22,6 +22,8 @@ typedef struct draft_eagle3 {
  * otherwise the errors of what is opened. */
 int draft_eagle3_open(draft_eagle3 *m, const flag_values *a, const logger *log, draft_options *o, drafter *to,
                       err *e);
+/* Before the first batch (warmup.h). rows: most of a forward of queries. */
+void draft_eagle3_warmup(draft_eagle3 *m, int32_t rows);
 void draft_eagle3_close(draft_eagle3 *m); /* one that was never opened, or not wholly, is allowed */
 
 /* What --counters prints: one line of JSON on stderr. */

@@ -2,6 +2,8 @@
 
 #include "common/base/min.h"
 #include "common/base/progress.h"
+#include "common/model/warmup.h"
+#include "draft_worker/drafters/draft_batch.h"
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -62,6 +64,16 @@ int draft_model_open(draft_model *m, const flag_values *a, const logger *log, dr
   o->device = model_device_name(m->model);
   o->vocabulary_size = model_file_config(target)->vocab;
   return model_file_vocabulary(target, &o->vocabulary_hash, e);
+}
+
+void draft_model_warmup(draft_model *m, int32_t rows) {
+  const model_ranking best = {.options = SAMPLER_DEFAULTS, .count = DRAFTER_CANDIDATES_MAX};
+  const warmup_form forms[] = {
+      {{.no_logits = true}, DRAFT_CHUNK, 8},
+      {{.ranking = &best}, DRAFT_CHUNK, 1},
+      {{.kind = MODEL_TREE, .all_logits = true, .ranking = &best}, rows, 1},
+  };
+  warmup_model(m->model, m->kv, 0, forms, sizeof forms / sizeof *forms);
 }
 
 void draft_model_close(draft_model *m) {

@@ -22,6 +22,8 @@ typedef struct draft_model {
 /* Fills what `o` has of a model, without its drafter. ERR_ARG: the command line names no model; otherwise the
  * errors of what is opened. */
 int draft_model_open(draft_model *m, const flag_values *a, const logger *log, draft_options *o, err *e);
+/* Before the first batch (warmup.h). rows: most of a forward of queries. */
+void draft_model_warmup(draft_model *m, int32_t rows);
 void draft_model_close(draft_model *m); /* one that was never opened, or not wholly, is allowed */
 
 /* What --counters prints: one line of JSON on stderr. */

@@ -104,6 +104,13 @@ static void compute(void *context, const void *batch, void *results) {
                               "queries", b->query_count));
 }
 
+/* Before a target waits for it. */
+static void warm_up(program *p) {
+  if (p->arguments.no_warmup) return;
+  if (p->head.engine) draft_eagle3_warmup(&p->head, p->arguments.rows);
+  if (p->model.engine) draft_model_warmup(&p->model, p->arguments.rows);
+}
+
 static int open_trace(program *p, err *e) {
   const char *path = p->arguments.trace;
   int rc = path ? trace_file_open(&p->trace, path, p->log.program, e) : ERR_OK;
@@ -154,6 +161,7 @@ static int open_all(program *p, err *e) {
   if (open_host(p, o.incarnation, e) != ERR_OK) return STATUS_ADDRESS;
   rc = open_trace(p, e);
   if (rc != ERR_OK) return exit_of(rc);
+  warm_up(p);
   return start(p, e) == ERR_OK ? STATUS_OK : STATUS_FAILED;
 }
 

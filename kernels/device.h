@@ -184,6 +184,7 @@ struct device {
   ops_counters counters;
   ops_math math;
   int32_t threads; /* of the host, >= 1, the caller's included */
+  bool prepares;   /* the first forward of a kind takes longer: ops_answer.prepared */
 };
 
 /* Opens a device by name: "cpu" (its best instruction set), "cpu:c", "cpu:avx2", "cpu:avx-vnni",

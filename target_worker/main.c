@@ -1,6 +1,7 @@
 /* tandem-target: loads the model, answers an orchestrator, verifies what drafts guess. */
 #include "common/base/clock.h"
 #include "common/base/host_id.h"
+#include "common/base/min.h"
 #include "common/base/program.h"
 #include "target_worker/counters.h"
 #include "target_worker/device_list.h"
@@ -133,6 +134,12 @@ static void compute(void *context, const void *batch, void *results) {
   if (p->trace) job_trace_add(p->trace, p->trace_lane, batch, results, from_us, clock_us());
 }
 
+static void begin(void *context) {
+  program *p = context;
+  const flag_values *a = &p->arguments.given;
+  if (!a->no_warmup) target_model_warmup(&p->model, min_i32(a->kv_blocks, a->context / KV_BLOCK));
+}
+
 static int open_trace(program *p, err *e) {
   const char *path = p->arguments.given.trace;
   int rc = path ? trace_file_open(&p->trace, path, p->log.program, e) : ERR_OK;
@@ -150,6 +157,7 @@ static int start(program *p, err *e) {
   const engine_host_engine computing = {.self = p,
                                         .batch_bytes = sizeof(engine_batch),
                                         .result_bytes = sizeof(engine_results),
+                                        .begin = begin,
                                         .run = compute,
                                         .keeps_loop_away = true};
   return engine_host_start(p->host, &worker, &computing, e);

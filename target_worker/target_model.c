@@ -1,6 +1,8 @@
 #include "target_worker/target_model.h"
+#include "common/base/min.h"
 #include "common/base/progress.h"
 #include "common/file/head_fc.h"
+#include "common/model/warmup.h"
 #include "target_worker/engine.h"
 
 #define DEFAULT_CONTEXT 4096
@@ -109,6 +111,40 @@ int target_model_open(target_model *m, target_arguments *a, const logger *log, e
   if (rc == ERR_OK) rc = open_model(m, a, &cache, log, e);
   if (rc == ERR_OK) rc = open_head(m, a, log, e);
   return rc ? rc : kv_open(&m->kv, m->device, model_shape(m->model), &cache, &m->memory, e);
+}
+
+/* A virtual cache's sequence has no blocks of its own. */
+static void lend_blocks(kv_cache *k, int32_t count) {
+  int32_t blocks[ENGINE_CHUNK / KV_BLOCK];
+  for (int32_t i = 0; i < count; i++) blocks[i] = i;
+  if (kv_is_virtual(k)) kv_map(k, 0, blocks, count, 0);
+}
+
+#define FORMS 3 /* what reads a prompt, a verify, a step */
+
+/* taps: as a head's draft has them kept. */
+static void add_forms(warmup_form *to, const int32_t *taps, int32_t tap_count) {
+  static const model_sampling greedy = {0};
+  const model_segment rows = {.taps = taps, .tap_count = tap_count};
+  to[0] = (warmup_form){rows, ENGINE_CHUNK, 32};
+  to[0].rows.no_logits = true;
+  to[1] = (warmup_form){rows, 16, 2};
+  to[1].rows.kind = MODEL_TREE;
+  to[1].rows.all_logits = true;
+  to[2] = (warmup_form){rows, 1, 1};
+  to[1].rows.sampling = to[2].rows.sampling = &greedy;
+}
+
+void target_model_warmup(target_model *m, int32_t blocks) {
+  const int32_t taps = m->taps.fc_tap_count;
+  warmup_form forms[2 * FORMS];
+  if (!m->device->prepares) return;
+  if (m->fusion) warmup_fusion(m->fusion);
+  add_forms(forms, NULL, 0);
+  add_forms(forms + FORMS, m->taps.fc_taps, taps);
+  lend_blocks(m->kv, min_i32(blocks, ENGINE_CHUNK / KV_BLOCK));
+  warmup_model(m->model, m->kv, 0, forms, taps > 0 ? 2 * FORMS : FORMS);
+  lend_blocks(m->kv, 0);
 }
 
 const grammar_vocabulary *target_model_vocabulary(void *context, err *e) {

@@ -25,6 +25,10 @@ typedef struct target_model {
 int target_model_open(target_model *m, target_arguments *a, const logger *log, err *e);
 /* Of its tokens, for grammars: session_grammar_source.open, whose context is the target_model. */
 const grammar_vocabulary *target_model_vocabulary(void *context, err *e);
+/* On the engine's thread, before its first batch (warmup.h). blocks: of each sequence of a virtual cache,
+ * at most.
+ */
+void target_model_warmup(target_model *m, int32_t blocks);
 void target_model_close(target_model *m); /* one that was never opened, or not wholly, is allowed */
 
 /* How the cache of a model with this arithmetic keeps its rows. */

@@ -49,7 +49,7 @@ static const habit_idle idles[] = {
     {"-b --batch-size -ub --ubatch-size -tb --threads-batch --draft-min --draft-n-min --draft-p-min "
      "--draft-p-split --spec-draft-n-min --spec-draft-p-min",
      HABIT_VALUE, NULL},
-    {"-cb --cont-batching --mlock --mmap --no-mmap --no-warmup -st --single-turn --no-display-prompt "
+    {"-cb --cont-batching --mlock --mmap --no-mmap --warmup -st --single-turn --no-display-prompt "
      "--simple-io --log-disable --jinja",
      HABIT_SWITCH, NULL},
 };

@@ -298,6 +298,10 @@ uint64_t draft_head_device_us(const draft_head *h) {
   return h->answer.device_us;
 }
 
+bool draft_head_prepared(const draft_head *h) {
+  return h->answer.prepared;
+}
+
 const ops_ranked *draft_head_ranked(const draft_head *h, int32_t segment, int32_t row) {
   return forward_ranked(&h->batch, h->device, segment, row);
 }

@@ -52,6 +52,7 @@ void draft_head_add_text(draft_head *h, int32_t seq, const int32_t *tokens, int3
 /* As model_forward, over a cache of the head's layer. */
 int draft_head_forward(draft_head *h, kv_cache *k, const draft_head_segment *segments, int32_t count);
 uint64_t draft_head_device_us(const draft_head *h); /* of the last forward */
+bool draft_head_prepared(const draft_head *h);      /* as model_prepared */
 
 /* Of a ranked row of the last forward, valid until the next one: its tokens, ids of the target, ... NULL: the
  * row was not ranked, or the device is lost. */

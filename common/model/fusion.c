@@ -14,6 +14,7 @@ struct fusion {
   device_act *fused;           /* [FUSION_ROWS_MAX][width] */
   ops_row rows[FUSION_ROWS_MAX];
   int32_t all[FUSION_ROWS_MAX]; /* 0, 1, 2, ...: every row is captured */
+  ops_answer answer;
 };
 
 static int take_activations(fusion *f, err *e) {
@@ -63,6 +64,10 @@ int32_t fusion_width(const fusion *f) {
   return f->width;
 }
 
+device *fusion_device(const fusion *f) {
+  return f->device;
+}
+
 int fusion_run(fusion *f, const float *states, int32_t count) {
   device *d = f->device;
   const ops_batch b = {.rows = f->rows, .row_count = count, .capture_rows = f->all, .capture_count = count};
@@ -77,7 +82,11 @@ int fusion_run(fusion *f, const float *states, int32_t count) {
   d->table->linear(d, &(device_linear){.w = f->weights.fc, .y = f->fused}, 1, x);
   d->table->capture(d, f->fused);
   d->table->end(d);
-  return device_error(d->table->wait(d, NULL));
+  return device_error(d->table->wait(d, &f->answer));
+}
+
+bool fusion_prepared(const fusion *f) {
+  return f->answer.prepared;
 }
 
 const float *fusion_row(const fusion *f, int32_t row) {

@@ -18,10 +18,12 @@ void fusion_close(fusion *f); /* NULL is allowed */
 /* Values of a row that it reads: the states of all taps, side by side; and of one that it makes. */
 int32_t fusion_columns(const fusion *f);
 int32_t fusion_width(const fusion *f);
+device *fusion_device(const fusion *f);
 
 /* states: f32 [count][fusion_columns], count in [1, FUSION_ROWS_MAX]. A forward of its own: of the device's
  * last one nothing can be read any more. ERR_NOMEM, ERR_INTERNAL, ERR_DEVICE. */
 int fusion_run(fusion *f, const float *states, int32_t count);
+bool fusion_prepared(const fusion *f); /* as model_prepared */
 /* f32 [fusion_width] of a row of the last run, valid until the device's next forward. NULL: the device is
  * lost. */
 const float *fusion_row(const fusion *f, int32_t row);

@@ -182,6 +182,7 @@ static void fail(const job_run *w, draft_results *out, int code) {
   if (code != ERR_DEVICE)
     log_line(w->g->options.log, LOG_ERROR, "a forward of the draft head failed: %s", err_name(code));
   out->failures[out->failure_count++] = (draft_failure){w->job->slot, code};
+  for (int32_t i = 0; i < w->job->query_count; i++) out->results[w->job->first_query + i].count = 0;
   keep_rows(w->g, w->s, 0);
   w->s->length = w->s->first = 0;
   w->g->counters.failures++;

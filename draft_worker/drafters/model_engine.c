@@ -193,6 +193,7 @@ static void fail(job_run *w, draft_results *out, int code) {
     log_line(o->log, LOG_ERROR, "a forward of the draft failed: %s", err_name(code));
   w->code = code;
   out->failures[out->failure_count++] = (draft_failure){w->job->slot, code};
+  for (int32_t i = 0; i < w->job->query_count; i++) out->results[w->job->first_query + i].count = 0;
   drop_stage(w->g, w->s, 0);
   w->s->length = 0;
   w->g->counters.failures++;

@@ -214,6 +214,7 @@ static int start(cuda_device *d, const device_options *o, err *e) {
   d->limit = o->memory;
   d->lose_at = lose && d->mem ? strtoull(lose, NULL, 10) : 0; /* not that of a self-test */
   d->use_graphs = !graphs || strcmp(graphs, "0") != 0;
+  d->base.prepares = d->use_graphs && d->lose_at == 0; /* a loss is counted from the first real forward */
   for (int32_t i = 0; o->cpus && i < o->cpu_count && i < OPS_THREADS_MAX; i++)
     d->pin[d->pin_count++] = o->cpus[i];
   d->pool = thread_pool_open(o->threads);

@@ -78,7 +78,8 @@ int far_open(device **out, device *inner, err *e) {
   f->inner = inner;
   f->faults = faults;
   make_table(f);
-  f->base = (device){&f->table, inner->counters, inner->math, inner->threads};
+  f->base = (device){&f->table, inner->counters, inner->math, inner->threads,
+                     inner->prepares && !text}; /* faults are counted from the first real forward */
   *out = &f->base;
   return ERR_OK;
 }

@@ -37,7 +37,7 @@ static void put_length(const completion *c, char out[CLOSING_LINES_FIGURES_MAX])
               : snprintf(out, CLOSING_LINES_FIGURES_MAX, "%d token%s", c->count, c->count == 1 ? "" : "s");
   if (speed > 0)
     snprintf(out + n, CLOSING_LINES_FIGURES_MAX - (size_t)n, ", %.1f tok/s", speed);
-  else if (completion_timed_tokens(c))
+  else if (fresh > 1) /* also where they came all at once */
     snprintf(out + n, CLOSING_LINES_FIGURES_MAX - (size_t)n, ", too few to time");
 }
 

@@ -62,6 +62,8 @@ void worker_command_line_target(worker_command_line *out, const flag_values *v, 
   add_number(out, "--ctx", v->context);
   for (int i = 0; i < flag_row_count; i++)
     if (flag_rows[i].target && *flag_rows[i].target) add_row(out, &flag_rows[i], flag_rows[i].target, v);
+  bool plain = v->draft && strcmp(v->draft, "none") == 0; /* it takes no memory for verifies then */
+  if (plain && !v->no_warmup) add(out, "--no-warmup");
   bool shares_head = draft_methods_name(v->draft, DRAFT_EAGLE3) && v->draft_type < 0; /* of the same type */
   if (shares_head) add_flag(out, "--head", v->draft_model);
 }

@@ -87,6 +87,9 @@ static void test_what_the_draft_was_worth_is_said(void **state) {
   assert_string_equal(lines_of(&a, (closing_lines_options){0}), "tandem: 1 token; the draft had no guess\n");
   a.draft_wanted = false;
   assert_string_equal(lines_of(&a, (closing_lines_options){0}), "tandem: 1 token; without a draft\n");
+  a.count = a.first_count = 24; /* they came all at once */
+  assert_string_equal(lines_of(&a, (closing_lines_options){0}),
+                      "tandem: 24 tokens, too few to time; without a draft\n");
 }
 
 /* One failed try is no alarm; a draft that was of use before it was lost is told of, and why it was lost. */

@@ -2,6 +2,7 @@
 /* fc at the target: what a head makes of its rows is what it makes of the states themselves, to the bit. */
 #include "common/model/fusion.h"
 #include "common/model/draft_head.h"
+#include "common/model/warmup.h"
 #include "tests/support/head_target.h"
 #include "tests/support/random.h"
 
@@ -142,10 +143,37 @@ static void a_row_does_not_depend_on_the_others(void **state) {
   close_setup(s);
 }
 
+/* Of a head, in both forms of its rows, and of fc; where the device has nothing to prepare, nothing is
+ * computed. */
+static void a_warmup_leaves_no_rows(void **state) {
+  (void)state;
+  setup *s = open_setup(false, GGUF_Q8_0);
+  const model_ranking ranking = {.options = {.top_p = 1, .repeat_penalty = 1}, .count = RANKED};
+  const model_segment append = {.shift = 1, .ranking = &ranking},
+                      tree = {.kind = MODEL_TREE, .shift = 1, .all_logits = true, .ranking = &ranking};
+  const warmup_head_form forms[] = {{{.rows = append, .input = DRAFT_HEAD_TAPS}, 8, 1},
+                                    {{.rows = tree, .input = DRAFT_HEAD_STATES}, 5, 1}};
+  bool prepares = s->device->prepares;
+  uint64_t rows = s->device->counters.rows;
+  s->device->prepares = false;
+  warmup_head(s->head, s->kv, 1, forms, 2);
+  warmup_fusion(s->fusion);
+  assert_int_equal(s->device->counters.rows, rows);
+  s->device->prepares = true;
+  warmup_head(s->head, s->kv, 1, forms, 2);
+  warmup_fusion(s->fusion);
+  assert_int_equal(kv_length(s->kv, 1), 0);
+  assert_int_equal(kv_parent(s->kv, 1, 0), KV_SLOT_FREE);
+  int32_t once = (8 + 4 + 2 + 1) + (5 + 4 + 2 + 1) + 2 * FUSION_ROWS_MAX - 1;
+  if (!prepares) assert_int_equal(s->device->counters.rows - rows, once);
+  close_setup(s);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_head_guesses_from_fused_rows_what_it_guesses_from_states),
       cmocka_unit_test(a_row_does_not_depend_on_the_others),
+      cmocka_unit_test(a_warmup_leaves_no_rows),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,6 +28,7 @@ from bench_network import DELAYS, LOSSY, ROW as FAR, measure_far, measure_networ
 from bench_pair import (GOLDEN, PLAIN, PROMPTS, ROOT, SAMPLED, Method, Pair, Samples, golden_prompts, grouped_prompts,
                         prompt_of_tokens, speeds)
 from bench_peer import SETTINGS, Peer
+from bench_real_pair import ROW as REAL_PAIR, measure_real_pair
 from bench_sessions import measure_many, measure_next_turn, measure_prompt_beside
 from bench_suffix import measure_suffix
 from bench_table import (NGRAM_GROUPS, SESSIONS, Table, linear_limit_us, make_rows, markdown_table, plain_table, show,
@@ -453,6 +454,11 @@ def measure_all_methods(run, table):
         measure_methods(run, table, work, run.size["heads"])
 
 
+def measure_pair_of_models(run, table):
+    with work_folder() as work:
+        measure_real_pair(run, table, work, run.size["heads"], turns, NO_PEER)
+
+
 def measure_shipping(run, table):
     measure_features(run, table, run.size["features"])
 
@@ -508,8 +514,9 @@ PARTS = (
     ("a draft far away", measure_farther, ("far:",)),
     ("bits", measure_bits, ("memcmp",)),
     ("methods", measure_all_methods, (METHODS,)),
+    ("real pair", measure_pair_of_models, (REAL_PAIR,)),
 )
-LONG = ("methods",)  # parts that only a run which names them measures
+LONG = ("methods", "real pair")  # parts that only a run which names them measures
 
 
 def chosen_parts(only):

@@ -4,7 +4,8 @@
 #
 #   --quick          a first look, not a result: fewer and shorter repetitions
 #   --only ROW       only the parts with rows that begin so, for example 'replay'; 'methods' alone measures every
-#                    method on real prompts, by category, for an hour or two
+#                    method on real prompts, by category, for an hour or two; 'real pair' alone fetches and measures
+#                    a model of 1.5 billion parameters with a draft model
 #   --peer DIR       llama.cpp, as bench/get_peer.sh DIR builds it (default: $TANDEM_PEER, or ../llama.cpp-peer where
 #                    it exists; without it the rows that need it do not hold)
 #   --json FILE      also write one JSON object a row to FILE
@@ -56,4 +57,7 @@ if [[ $bin == "$build/bin" ]]; then
   }
 fi
 [[ $model != "$root/models/"* ]] || "$root/scripts/get_model.sh"
+if [[ " ${flags[*]} " == *" --only=real pair"* ]]; then
+  for name in 1.5b 0.5b; do "$root/scripts/get_model.sh" "qwen2.5-coder-$name"; done
+fi
 exec "${measure[@]}"

@@ -251,6 +251,7 @@ static void take_features(active_job *a, const int32_t *path, int32_t count) {
   if (!a->tapped) return;
   a->features_at = tap_rows_take(&g->taps, g->options.model, a->segment, a->job, path, count, a->r);
   g->counters.tapped_rows += (uint64_t)a->r->feature_count;
+  if (a->job->fuses) g->counters.fused_rows += (uint64_t)a->r->feature_count;
 }
 
 /* Row i of a step that is decoded again. */
@@ -499,7 +500,7 @@ static void give_features(active_job *a) {
   if (r->code != ERR_OK) r->feature_count = 0;
   if (r->feature_count == 0) return;
   const uint8_t *rows = a->g->taps.rows + a->features_at;
-  if (a->job->taps.fused)
+  if (a->job->taps.fused && !a->job->fuses)
     r->states = (const float *)(const void *)rows;
   else
     r->features = rows;
@@ -520,8 +521,9 @@ static void finish(active_job *a) {
 
 static void fuse(engine *g, const engine_batch *batch, engine_results *out) {
   engine_counters *n = &g->counters;
+  uint64_t before = g->fused.done;
   fused_rows_run(&g->fused, g->options.fusion, batch->jobs, batch->count, out->of);
-  n->fused_rows = g->fused.done;
+  n->fused_rows += g->fused.done - before;
   n->fuse_us = g->fused.us;
   if (out->of[0].code != ERR_OK) n->failures++;
   if (out->of[0].code == ERR_INTERNAL &&

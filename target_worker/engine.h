@@ -53,7 +53,7 @@ typedef struct engine_counters {
   uint64_t accepted;    /* tree nodes */
   uint64_t tapped_rows; /* whose states went to drafts, */
   uint64_t fused_rows;  /* those of them to which fc was applied, */
-  uint64_t fuse_us;     /* and the time that this took */
+  uint64_t fuse_us;     /* and the time that this took in batches of its own */
   uint64_t tokens;      /* sampled: forwards + accepted, unless a selfcheck cut some */
   /* Round overhead: the time from the end of one VERIFY's forward to the start of the next one's. It is
    * measured only if each was alone in its batch, both have the same slot, and the second has nodes and came

@@ -46,6 +46,7 @@ typedef struct engine_job {
   bool measures; /* PREFILL: choose a token at every row, as a verify does, and drop it, so that the time of a
                     verify is measured */
   taps_set taps; /* the features wanted of its rows; count 0: none */
+  bool fuses;    /* PREFILL, VERIFY: the forward applies fc to them itself */
   int32_t taps_from;   /* of positions from here on */
   const float *states; /* FUSE: of an engine_result, of `count` rows from position kv_length on */
   uint64_t ready_us;   /* when the session was ready for it */
@@ -71,8 +72,8 @@ typedef struct engine_result {
   bool selfcheck_differs;
   /* Features of the positions [feature_base, feature_base + feature_count), all of them committed: rows of
    * feature_bytes each, valid until the next batch. None were wanted, or they could not be had: count 0.
-   * Fused ones are not there yet: their states, f32, wait for a batch of ENGINE_FUSE, which must be the next.
-   */
+   * Fused ones are not there yet, unless the job fuses: their states, f32, wait for a batch of ENGINE_FUSE,
+   * which must be the next. */
   const uint8_t *features; /* or NULL */
   const float *states;     /* or NULL */
   size_t feature_bytes;

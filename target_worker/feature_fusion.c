@@ -26,6 +26,11 @@ static bool is_read(const session *s) {
   return s->state == SESSION_RUNNING && !(off && session_has_begun(s));
 }
 
+bool feature_fusion_in_forward(const session_store *store, const session *s) {
+  return store->taps.fc_in_forward && s->drafts.features.taps.fused && !feature_fusion_waits(s) &&
+         !s->drafts.features.fusion.serial && is_read(s);
+}
+
 bool feature_fusion_pending(const session *s) {
   return s->drafts.features.fusion.serial || (feature_fusion_waits(s) && is_read(s));
 }

@@ -16,6 +16,9 @@ typedef struct feature_fusion {
 void feature_fusion_fini(feature_fusion *x);
 /* Keeps the states that came with a result. */
 void feature_fusion_keep(session *s, const engine_result *r);
+/* May the next forward of this session apply fc itself? Not before the rows of earlier ones have been through
+ * it, and not while nobody reads them. */
+bool feature_fusion_in_forward(const session_store *store, const session *s);
 /* Do states of this session wait? */
 bool feature_fusion_waits(const session *s);
 /* Are they on the way through fc, or will they be with the next batch? */

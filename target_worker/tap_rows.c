@@ -33,23 +33,27 @@ static int32_t skipped(const engine_job *job) {
   return job->taps_from > job->kv_length ? job->taps_from - job->kv_length : 0;
 }
 
+#define FUSED (-1) /* in place of a layer: the rows that fc makes */
+
 void tap_rows_ask(tap_rows *t, const engine_job *job, model_segment *s) {
   int32_t before = t->layer_count, first = skipped(job);
   if (job->taps.count == 0 || first >= job->count) return;
-  for (int32_t i = 0; i < job->taps.count; i++) {
-    if (add_layer(t, job->taps.list[i])) continue;
+  for (int32_t i = 0; i < (job->fuses ? 1 : job->taps.count); i++) {
+    if (add_layer(t, job->fuses ? FUSED : job->taps.list[i])) continue;
     t->layer_count = before;
     return;
   }
+  s->fused = job->fuses;
   s->taps = job->taps.list;
   s->tap_count = job->taps.count;
   s->tap_first = s->kind == MODEL_APPEND ? first : 0; /* of a tree, the path decides */
 }
 
 /* How rows are kept. */
-static taps_set kept_as(const taps_set *wanted, const model *m) {
+static taps_set kept_as(const engine_job *job, const model *m) {
+  const taps_set *wanted = &job->taps;
   taps_set kept = *wanted;
-  if (!wanted->fused) return kept;
+  if (!wanted->fused || job->fuses) return kept;
   kept.type = WIRE_F32;
   kept.width = wanted->count * model_shape(m)->embed;
   return kept;
@@ -69,8 +73,14 @@ static bool make_row(tap_rows *t, size_t width) {
   return grown != NULL;
 }
 
-/* One row's states, one behind the other. */
-static bool gather(tap_rows *t, const model *m, int32_t segment, int32_t row, const taps_set *wanted) {
+/* One row as fc made it, or its states, one behind the other. */
+static bool gather(tap_rows *t, const model *m, int32_t segment, int32_t row, const engine_job *job) {
+  const taps_set *wanted = &job->taps;
+  if (job->fuses) {
+    const float *fused = model_fused(m, segment, row);
+    if (fused) memcpy(t->row, fused, (size_t)wanted->width * sizeof *fused);
+    return fused != NULL;
+  }
   size_t embed = (size_t)model_shape(m)->embed;
   for (int32_t i = 0; i < wanted->count; i++) {
     const float *state = model_tapped(m, segment, row, wanted->list[i]);
@@ -82,13 +92,13 @@ static bool gather(tap_rows *t, const model *m, int32_t segment, int32_t row, co
 
 size_t tap_rows_take(tap_rows *t, const model *m, int32_t segment, const engine_job *job, const int32_t *path,
                      int32_t count, engine_result *r) {
-  const taps_set kept = kept_as(&job->taps, m);
+  const taps_set kept = kept_as(job, m);
   int32_t first = skipped(job);
   size_t bytes = taps_row_bytes(&kept), at = (t->used + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   if (first >= count || !make_row(t, (size_t)kept.width)) return at;
   if (!make_room(t, at + (size_t)(count - first) * bytes)) return at;
   for (int32_t i = first; i < count; i++) {
-    if (!gather(t, m, segment, path ? path[i] : i, &kept)) return at;
+    if (!gather(t, m, segment, path ? path[i] : i, job)) return at;
     taps_pack(kept.type, t->row, kept.width, t->rows + at + (size_t)(i - first) * bytes);
   }
   r->feature_bytes = bytes;

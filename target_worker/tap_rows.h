@@ -1,5 +1,5 @@
-/* tap_rows.h - the states of a forward's committed rows, in the form in which they travel; or as they are,
- * f32, where fc is to be applied to them. The engine's. */
+/* tap_rows.h - the states of a forward's committed rows, or what the forward's fc made of them, in the form
+ * in which they travel; or as they are, f32, where fc is to be applied to them. The engine's. */
 #pragma once
 
 #include "common/model/model.h"

@@ -18,6 +18,7 @@ typedef struct taps_offer {
   int32_t layers, embed; /* of the model: taps are in [0, layers], and each has `embed` values */
   hash16 fc;             /* of the head file that the target was given; zero: none */
   int32_t fc_taps[WIRE_TAPS_MAX], fc_tap_count, fc_width;
+  bool fc_in_forward; /* the model applies it as its forward comes by (model_fuse) */
 } taps_offer;
 
 /* What a draft that asks for these features gets. ERR_ARG: its head does not fit the model. */

@@ -84,7 +84,9 @@ static int open_fusion(target_model *m, head_file *f, err *e) {
   o->fc_tap_count = c->tap_count;
   for (int32_t i = 0; i < c->tap_count; i++) o->fc_taps[i] = c->taps[i];
   o->fc_width = c->layer.embed;
-  return fusion_open(&m->fusion, f, m->device, &m->memory, e);
+  rc = fusion_open(&m->fusion, f, m->device, &m->memory, e);
+  o->fc_in_forward = rc == ERR_OK && model_fuse(m->model, m->fusion) == ERR_OK;
+  return rc;
 }
 
 /* A head saves bytes, and nothing else: one that does not fit is told, and the target goes on without it. */
@@ -122,10 +124,11 @@ static void lend_blocks(kv_cache *k, int32_t count) {
 
 #define FORMS 3 /* what reads a prompt, a verify, a step */
 
-/* taps: as a head's draft has them kept. */
-static void add_forms(warmup_form *to, const int32_t *taps, int32_t tap_count) {
+/* o: with taps as a head's draft wants them; NULL: without. */
+static void add_forms(warmup_form *to, const taps_offer *o) {
   static const model_sampling greedy = {0};
-  const model_segment rows = {.taps = taps, .tap_count = tap_count};
+  model_segment rows = {0};
+  if (o) rows.taps = o->fc_taps, rows.tap_count = o->fc_tap_count, rows.fused = o->fc_in_forward;
   to[0] = (warmup_form){rows, ENGINE_CHUNK, 32};
   to[0].rows.no_logits = true;
   to[1] = (warmup_form){rows, 16, 2};
@@ -140,8 +143,8 @@ void target_model_warmup(target_model *m, int32_t blocks) {
   warmup_form forms[2 * FORMS];
   if (!m->device->prepares) return;
   if (m->fusion) warmup_fusion(m->fusion);
-  add_forms(forms, NULL, 0);
-  add_forms(forms + FORMS, m->taps.fc_taps, taps);
+  add_forms(forms, NULL);
+  add_forms(forms + FORMS, &m->taps);
   lend_blocks(m->kv, min_i32(blocks, ENGINE_CHUNK / KV_BLOCK));
   warmup_model(m->model, m->kv, 0, forms, taps > 0 ? 2 * FORMS : FORMS);
   lend_blocks(m->kv, 0);

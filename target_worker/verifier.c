@@ -79,8 +79,8 @@ static void job_blocks(session *s, int32_t *map, engine_job *job) {
   s->cache.remap = s->cache.rows_given = false;
 }
 
-static void job_fill(verifier *v, session *s, schedule_pick *pick, int32_t *map, uint64_t now,
-                     engine_job *job) {
+static void job_fill(verifier *v, const session_store *store, session *s, schedule_pick *pick, int32_t *map,
+                     uint64_t now, engine_job *job) {
   s->job.serial = ++v->serial;
   s->job.valid_rows = INT32_MAX;
   job->serial = s->job.serial;
@@ -90,6 +90,7 @@ static void job_fill(verifier *v, session *s, schedule_pick *pick, int32_t *map,
   job->ready_us = s->job.ready_us;
   job_blocks(s, map, job);
   job->taps = s->drafts.features.taps;
+  job->fuses = feature_fusion_in_forward(store, s);
   if (job->taps.count > 0) job->taps_from = feature_stream_from(s);
   if (pick->kind == SCHEDULE_PREFILL) {
     job_prefill(s, pick->rows, v->forward.measures, job);
@@ -113,7 +114,7 @@ bool verifier_next(verifier *v, session_store *store, uint64_t now, engine_batch
   for (int32_t i = 0; i < f->count; i++) {
     schedule_pick *pick = &f->picks[i];
     int32_t *map = v->maps ? v->maps + (size_t)i * (size_t)v->map_size : NULL;
-    job_fill(v, &store->slots[pick->slot], pick, map, now, &batch->jobs[i]);
+    job_fill(v, store, &store->slots[pick->slot], pick, map, now, &batch->jobs[i]);
   }
   return f->count > 0;
 }

@@ -3,12 +3,15 @@
 #include "common/model/head_weights.h"
 
 #include <assert.h>
+#include <string.h>
 
 struct fusion {
   device *device;
   int32_t columns, width;
   float eps;
-  bool norm; /* the states are normed before fc */
+  bool norm;  /* the states are normed before fc */
+  bool parts; /* fc is there in parts, too */
+  int32_t taps[HEAD_TAPS_MAX], tap_count;
   head_weights weights;
   device_act *states, *normed; /* [FUSION_ROWS_MAX][columns]; normed: only where they are */
   device_act *fused;           /* [FUSION_ROWS_MAX][width] */
@@ -36,9 +39,12 @@ int fusion_open(fusion **out, const head_file *file, device *d, mem *m, err *e) 
                 .columns = c->tap_count * c->target_embed,
                 .width = c->layer.embed,
                 .eps = c->layer.norm_eps,
-                .norm = c->norm_before_fc};
+                .norm = c->norm_before_fc,
+                .parts = d->prepares && !c->norm_before_fc,
+                .tap_count = c->tap_count};
+  memcpy(f->taps, c->taps, sizeof f->taps);
   for (int32_t i = 0; i < FUSION_ROWS_MAX; i++) f->all[i] = i;
-  int rc = head_weights_load_fc(&f->weights, file, d, e);
+  int rc = head_weights_load_fc(&f->weights, file, f->parts, d, e);
   if (rc == ERR_OK) rc = take_activations(f, e);
   if (rc == ERR_OK)
     *out = f;
@@ -62,6 +68,15 @@ int32_t fusion_columns(const fusion *f) {
 
 int32_t fusion_width(const fusion *f) {
   return f->width;
+}
+
+const device_weight *fusion_parts(const fusion *f) {
+  return f->parts ? f->weights.fc_parts : NULL;
+}
+
+const int32_t *fusion_taps(const fusion *f, int32_t *count) {
+  *count = f->tap_count;
+  return f->taps;
 }
 
 device *fusion_device(const fusion *f) {

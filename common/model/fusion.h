@@ -18,6 +18,11 @@ void fusion_close(fusion *f); /* NULL is allowed */
 /* Values of a row that it reads: the states of all taps, side by side; and of one that it makes. */
 int32_t fusion_columns(const fusion *f);
 int32_t fusion_width(const fusion *f);
+/* fc as one matrix for each tap, in their order, whose products with the taps add up to the row that it
+ * makes, but for rounding: so that a model can apply it on the way of its forward. NULL: the head has a norm
+ * before fc, or it costs this device little to begin a forward of fc's own. */
+const device_weight *fusion_parts(const fusion *f);
+const int32_t *fusion_taps(const fusion *f, int32_t *count);
 device *fusion_device(const fusion *f);
 
 /* states: f32 [count][fusion_columns], count in [1, FUSION_ROWS_MAX]. A forward of its own: of the device's

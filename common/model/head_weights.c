@@ -94,25 +94,27 @@ static int load_matrix(loader *l, head_role role, device_weight *w) {
   return rc;
 }
 
-/* Columns that a half may end behind. */
+/* Columns that a part may end behind. */
 static int32_t block_of(ops_type type) {
   return type <= OPS_BF16 ? 1 : type >= OPS_Q2_K ? OPS_UNIT : OPS_BLOCK;
 }
 
-/* The columns of one half, as a matrix in the file's form. */
-static uint8_t *half_of(const gguf_tensor *t, const uint8_t *data, int32_t half) {
-  size_t rows = (size_t)t->shape[1], row = t->bytes / rows, part = row / 2;
-  uint8_t *out = malloc(rows * part);
-  for (size_t r = 0; out && r < rows; r++) memcpy(out + r * part, data + r * row + (size_t)half * part, part);
+/* The columns of one part of `parts` equal ones, as a matrix in the file's form. */
+static uint8_t *part_of(const gguf_tensor *t, const uint8_t *data, int32_t part, int32_t parts) {
+  size_t rows = (size_t)t->shape[1], row = t->bytes / rows, bytes = row / (size_t)parts;
+  uint8_t *out = malloc(rows * bytes);
+  for (size_t r = 0; out && r < rows; r++)
+    memcpy(out + r * bytes, data + r * row + (size_t)part * bytes, bytes);
   return out;
 }
 
-static int load_half(loader *l, const gguf_tensor *t, const uint8_t *data, int32_t half, device_weight *w) {
-  *w = (device_weight){.rows = (int32_t)t->shape[1], .columns = (int32_t)t->shape[0] / 2};
+static int load_part(loader *l, const gguf_tensor *t, const uint8_t *data, int32_t part, int32_t parts,
+                     device_weight *w) {
+  *w = (device_weight){.rows = (int32_t)t->shape[1], .columns = (int32_t)t->shape[0] / parts};
   if (!weights_type(t->type, &w->type) || w->columns % block_of(w->type) != 0) return ERR_UNSUPPORTED;
-  uint8_t *part = half_of(t, data, half);
-  int rc = part ? pack_matrix(l, part, w) : ERR_NOMEM;
-  free(part);
+  uint8_t *copy = part_of(t, data, part, parts);
+  int rc = copy ? pack_matrix(l, copy, w) : ERR_NOMEM;
+  free(copy);
   if (rc == ERR_OK) l->weights->bytes += l->device->table->packed_bytes(w->type, w->rows, w->columns);
   return rc;
 }
@@ -123,7 +125,7 @@ static int load_halves(loader *l, head_role role, model_role order, device_weigh
   void *copy;
   const uint8_t *data = file_tensor_ordered(l->layer, order, t, &copy);
   int rc = data ? ERR_OK : ERR_NOMEM;
-  for (int32_t i = 0; i < 2 && rc == ERR_OK; i++) rc = load_half(l, t, data, i, &w[i]);
+  for (int32_t i = 0; i < 2 && rc == ERR_OK; i++) rc = load_part(l, t, data, i, 2, &w[i]);
   free(copy);
   return rc;
 }
@@ -304,11 +306,15 @@ int head_weights_load(head_weights *w, const head_file *f, const model_file *tar
   return finish(&l, rc, e);
 }
 
-int head_weights_load_fc(head_weights *w, const head_file *f, device *d, err *e) {
+int head_weights_load_fc(head_weights *w, const head_file *f, bool parts, device *d, err *e) {
   *w = (head_weights){0};
   loader l = {f, NULL, &head_file_config(f)->layer, d, w, {0}};
+  const gguf_tensor *t = head_file_tensor(f, HEAD_FC);
+  int32_t count = parts ? head_file_config(f)->tap_count : 0;
   int rc = load_vector(&l, HEAD_FC_NORM, &w->fc_norm);
   if (rc == ERR_OK) rc = load_matrix(&l, HEAD_FC, &w->fc);
+  for (int32_t i = 0; i < count && rc == ERR_OK; i++)
+    rc = load_part(&l, t, t->data, i, count, &w->fc_parts[i]);
   return finish(&l, rc, e);
 }
 

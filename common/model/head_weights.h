@@ -14,7 +14,8 @@
 typedef struct head_weights {
   device_vector fc_norm; /* [tap_count * target_embed], or none */
   device_vector embed_norm, state_norm, ffn_norm, output_norm;
-  device_weight fc, q[2], k[2], v[2], attn_output, gate, up, down, output, embed;
+  device_weight fc, fc_parts[HEAD_TAPS_MAX]; /* the columns of one tap each, or none */
+  device_weight q[2], k[2], v[2], attn_output, gate, up, down, output, embed;
   device_rope rope;
   device_ids ids; /* the target's token of each row of `output` */
   head_rows *own; /* those of single sequences, behind the common ones; NULL: all rows are common */
@@ -29,6 +30,6 @@ typedef struct head_weights {
  * afterwards, unless the head has a map of rows (head_file_map) and sequences have rows of their own. */
 int head_weights_load(head_weights *w, const head_file *f, const model_file *target, head_shares shares,
                       device *d, err *e);
-/* fc and the norm before it alone: nothing else is set. */
-int head_weights_load_fc(head_weights *w, const head_file *f, device *d, err *e);
+/* fc and the norm before it alone: nothing else is set. parts: fc_parts too. */
+int head_weights_load_fc(head_weights *w, const head_file *f, bool parts, device *d, err *e);
 void head_weights_free(head_weights *w, device *d);

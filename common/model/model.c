@@ -35,6 +35,10 @@ struct model {
   ops_answer answer;
   int32_t capture[MODEL_LAYERS_MAX + 1]; /* the capture of the state that enters each layer, or -1 */
   int32_t capture_line[MODEL_ROWS_MAX];  /* where each row stands in capture_rows, or -1 */
+  int32_t capture_fused;                 /* the capture of fc's rows, or -1 */
+
+  const fusion *fusion; /* fc, for segments of fused rows; or NULL */
+  device_act *fused;    /* [MODEL_ROWS_MAX][fusion_width], or NULL */
 };
 
 /* --- opening --- */
@@ -52,8 +56,13 @@ static void list_activations(model *m, activation out[ACTIVATIONS]) {
   int32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
   activations *a = &m->act;
   const activation all[ACTIVATIONS] = {
-      {&a->x, c->embed, false}, {&a->normed, c->embed, true}, {&a->q, q, false},          {&a->k, kv, false},
-      {&a->v, kv, false},       {&a->attended, q, true},      {&a->hidden, c->ffn, true},
+      {&a->x, c->embed, m->device->prepares},
+      {&a->normed, c->embed, true},
+      {&a->q, q, false},
+      {&a->k, kv, false},
+      {&a->v, kv, false},
+      {&a->attended, q, true},
+      {&a->hidden, c->ffn, true},
   };
   memcpy(out, all, sizeof all);
 }
@@ -145,6 +154,7 @@ void model_close(model *m) {
   if (!m) return;
   weights_free(&m->weights, m->device);
   drop_activations(m);
+  if (m->fused) m->device->table->act_drop(m->device, m->fused);
   m->device->table->drop(m->device, m->id_memory);
   forward_close(&m->batch);
   mem_free(m);
@@ -193,15 +203,36 @@ static void output_head(model *m) {
   m->logit_rows += (uint64_t)m->batch.plain.head_count;
 }
 
+/* Which of fc's taps it is, or -1. */
+static int32_t fc_part(const model *m, int32_t layer) {
+  int32_t count = 0;
+  const int32_t *taps = m->capture_fused >= 0 ? fusion_taps(m->fusion, &count) : NULL;
+  for (int32_t i = 0; i < count; i++)
+    if (taps[i] == layer) return i;
+  return -1;
+}
+
+/* A tap's part of fc, added to those of the taps before it. */
+static void fuse(model *m, int32_t part) {
+  int32_t count;
+  const device_linear job = {.w = fusion_parts(m->fusion)[part], .y = m->fused, .add = part > 0};
+  fusion_taps(m->fusion, &count);
+  m->device->table->linear(m->device, &job, 1, m->act.x);
+  if (part == count - 1) m->device->table->capture(m->device, m->fused);
+}
+
 static void tap(model *m, int32_t layer) {
   if (m->capture[layer] >= 0) m->device->table->capture(m->device, m->act.x);
+  int32_t part = fc_part(m, layer);
+  if (part >= 0) fuse(m, part);
 }
 
 static void run_graph(void *context) {
   model *m = context;
   device *d = m->device;
   int32_t layers = m->config.layers;
-  bool heads = m->batch.plain.head_count > 0, last = heads || m->capture[layers] >= 0;
+  bool heads = m->batch.plain.head_count > 0;
+  bool last = heads || m->capture[layers] >= 0 || fc_part(m, layers) >= 0;
   d->table->embed(d, &m->weights.embed, m->act.x);
   d->table->rope(d, &m->weights.rope);
   for (int32_t layer = 0; layer < layers; layer++) {
@@ -219,24 +250,41 @@ static void run_graph(void *context) {
 
 /* --- taps --- */
 
+/* Are they fc's, all of them, in its order? */
+static bool are_fused(const model *m, const model_segment *s) {
+  int32_t count = 0;
+  const int32_t *taps = m->fusion ? fusion_taps(m->fusion, &count) : NULL;
+  return taps && count == s->tap_count && memcmp(taps, s->taps, (size_t)count * sizeof *taps) == 0;
+}
+
 static int check_taps(const model *m, const model_segment *s) {
-  if (s->tap_first < 0) return ERR_ARG;
+  if (s->tap_first < 0 || (s->fused && !are_fused(m, s))) return ERR_ARG;
   for (int32_t i = 0; i < s->tap_count; i++)
     if (s->taps[i] < 0 || s->taps[i] > m->config.layers) return ERR_ARG;
   return ERR_OK;
 }
 
-/* All that the segments ask for; the captures are made in the order of layers. */
-static int number_taps(const model *m, const model_segment *segments, int32_t count, int32_t *capture) {
-  int32_t taps = 0;
-  for (int32_t i = 0; i <= m->config.layers; i++) capture[i] = -1;
+/* The captures of a forward: of the state that enters each layer, and of fc's rows; -1: none. */
+typedef struct tap_captures {
+  int32_t layers[MODEL_LAYERS_MAX + 1], fused;
+} tap_captures;
+
+/* All that the segments ask for; the captures are made in the order of layers, fc's behind its last tap. */
+static int number_taps(const model *m, const model_segment *segments, int32_t count, tap_captures *c) {
+  int32_t taps = 0, fc_end = -1;
+  c->fused = -1;
+  for (int32_t i = 0; i <= m->config.layers; i++) c->layers[i] = -1;
   for (int32_t i = 0; i < count; i++) {
-    int rc = check_taps(m, &segments[i]);
+    const model_segment *s = &segments[i];
+    int rc = check_taps(m, s);
     if (rc != ERR_OK) return rc;
-    for (int32_t t = 0; t < segments[i].tap_count; t++) capture[segments[i].taps[t]] = 0;
+    if (s->fused && s->tap_count > 0) fc_end = s->taps[s->tap_count - 1];
+    for (int32_t t = 0; t < s->tap_count && !s->fused; t++) c->layers[s->taps[t]] = 0;
   }
-  for (int32_t i = 0; i <= m->config.layers; i++)
-    if (capture[i] >= 0) capture[i] = taps++;
+  for (int32_t i = 0; i <= m->config.layers; i++) {
+    if (c->layers[i] >= 0) c->layers[i] = taps++;
+    if (i == fc_end) c->fused = taps++;
+  }
   return taps <= OPS_CAPTURES_MAX ? ERR_OK : ERR_LIMIT;
 }
 
@@ -250,7 +298,9 @@ static void list_tapped_rows(model *m, const model_segment *segments, int32_t co
       if (tapped) b->capture_rows[b->plain.capture_count++] = row;
     }
   }
-  for (int32_t i = 0; b->plain.capture_count == 0 && i <= m->config.layers; i++) m->capture[i] = -1;
+  if (b->plain.capture_count > 0) return;
+  for (int32_t i = 0; i <= m->config.layers; i++) m->capture[i] = -1;
+  m->capture_fused = -1;
 }
 
 static bool fits(const model *m, const kv_cache *k) {
@@ -263,13 +313,14 @@ static bool fits(const model *m, const kv_cache *k) {
 int model_forward(model *m, kv_cache *k, const model_segment *segments, int32_t count) {
   assert(fits(m, k));
   forward_batch *b = &m->batch;
-  int32_t capture[MODEL_LAYERS_MAX + 1];
+  tap_captures captures;
   int rc = forward_check(k, segments, count, m->config.vocab);
-  if (rc == ERR_OK) rc = number_taps(m, segments, count, capture);
+  if (rc == ERR_OK) rc = number_taps(m, segments, count, &captures);
   if (rc == ERR_OK) rc = forward_reserve(b, segments, count, m->mem);
   if (rc != ERR_OK) return rc;
   b->segment_count = 0; /* the last forward's logits and choices are gone */
-  memcpy(m->capture, capture, sizeof m->capture);
+  memcpy(m->capture, captures.layers, sizeof m->capture);
+  m->capture_fused = captures.fused;
   forward_build(b, k, segments, count, m->windows, m->view_count);
   list_tapped_rows(m, segments, count);
   rc = forward_run(b, m->device, k, run_graph, m, &m->answer);
@@ -288,6 +339,23 @@ const float *model_tapped(const model *m, int32_t segment, int32_t row, int32_t 
   int32_t at = forward_row(&m->batch, segment, row), line = at < 0 ? -1 : m->capture_line[at];
   if (line < 0 || tap < 0 || tap > m->config.layers || m->capture[tap] < 0) return NULL;
   return m->device->table->captured(m->device, m->capture[tap], line);
+}
+
+const float *model_fused(const model *m, int32_t segment, int32_t row) {
+  int32_t at = forward_row(&m->batch, segment, row), line = at < 0 ? -1 : m->capture_line[at];
+  return line < 0 || m->capture_fused < 0 ? NULL
+                                          : m->device->table->captured(m->device, m->capture_fused, line);
+}
+
+int model_fuse(model *m, const fusion *f) {
+  bool fits = fusion_parts(f) && fusion_device(f) == m->device && !m->fused;
+  int32_t count;
+  fusion_taps(f, &count);
+  if (!fits || fusion_columns(f) != count * m->config.embed) return ERR_UNSUPPORTED;
+  m->fused = m->device->table->act(m->device, MODEL_ROWS_MAX, fusion_width(f), false);
+  if (!m->fused) return ERR_NOMEM;
+  m->fusion = f;
+  return ERR_OK;
 }
 
 uint64_t model_device_us(const model *m) {

@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "common/file/model_file.h"
+#include "common/model/fusion.h"
 #include "common/model/kv_cache.h"
 #include "common/model/model_segment.h"
 #include "kernels/device.h"
@@ -64,6 +65,12 @@ void model_rank_all(const model *m);
 /* The state that entered layer `tap`, of a row whose segment asked for it: f32 [embed], valid until the next
  * forward. NULL: nobody asked, or the device is lost. */
 const float *model_tapped(const model *m, int32_t segment, int32_t row, int32_t tap);
+/* From now on, segments may ask for fused rows: fc's taps in fc's order. f stays the caller's, and open as
+ * long as forwards run. ERR_UNSUPPORTED: it has no parts (fusion_parts), or is of another device or width;
+ * ERR_NOMEM. */
+int model_fuse(model *m, const fusion *f);
+/* Of a row whose segment asked for it: f32 [fusion_width], as model_tapped. */
+const float *model_fused(const model *m, int32_t segment, int32_t row);
 /* The tokens of rankings, from now on, which are [0, count): the model's own token i is token tokens[i], each
  * another one, and is never listed where that is < 0; tokens NULL: they are the model's own, as all of them
  * are at first. ERR_NOMEM, ERR_DEVICE: nothing changes. */

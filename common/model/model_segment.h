@@ -61,5 +61,6 @@ typedef struct model_segment { /* rows of one sequence */
    * together have at most OPS_CAPTURES_MAX different ones. */
   const int32_t *taps;
   int32_t tap_count, tap_first;
+  bool fused;    /* not the taps themselves, but the row that fc makes of them (model_fuse, model_fused) */
   int32_t shift; /* a row's token is at position `row of the sequence + shift` for choices and rankings */
 } model_segment;

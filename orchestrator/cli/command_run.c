@@ -188,10 +188,23 @@ static int print_trees(run *r, int code) {
   return command_error(STATUS_IO, "--tree: %s", e.text);
 }
 
+/* Of the draft that nobody has asked for: to start a program beside so short an answer takes longer than its
+ * guesses save. */
+#define DRAFTED_TOKENS     32
+#define DRAFTED_TOKENS_SAY "no draft is started for fewer than 32 tokens"
+
+static const char *why_without_draft(const run *r) {
+  const flags *f = r->flags;
+  bool wanted = !f->draft_by_default || f->given.listen || f->given.compare || f->given.tree;
+  bool is_short = f->request.max_tokens > 0 && f->request.max_tokens < DRAFTED_TOKENS;
+  return wanted || r->completion.resume || !is_short ? NULL : DRAFTED_TOKENS_SAY;
+}
+
 static int complete_by_service(run *r, const input_file *in) {
   err e = {0};
   service_options o = command_service_options(r->flags, r->flags->request.context, &r->log);
   o.resume = r->completion.resume;
+  o.draft_left_out = why_without_draft(r);
   o.on_news = on_news;
   o.owner = r;
   if (r->flags->given.tree && verify_trees_begin(r->steps, &e))

@@ -310,7 +310,9 @@ static int start_program(service *s, const char *name, const worker_command_line
 
 static int start_target(service *s, err *e) {
   worker_command_line line;
-  worker_command_line_target(&line, &s->options.workers, s->orchestrator_at, s->target_at);
+  flag_values given = s->options.workers;
+  if (s->options.draft_left_out) given.draft = "none";
+  worker_command_line_target(&line, &given, s->orchestrator_at, s->target_at);
   return start_program(s, "tandem-target", &line, &s->target, e);
 }
 
@@ -323,6 +325,13 @@ static int start_draft(service *s, err *e) {
   if (rc == ERR_OK || s->draft < 0 || s->options.draft_needed) return rc;
   log_line(s->options.log, LOG_WARNING, "%s: it is tried again", e->text);
   return child_processes_start_after(s->children, s->draft, WORKER_RESTART_MS, e);
+}
+
+static int start_or_leave_out_draft(service *s, err *e) {
+  const char *why = s->options.draft_left_out;
+  snprintf(s->no_draft, sizeof s->no_draft, "%s", why ? why : "tandem-draft had not come yet");
+  s->draft_gave_up = why != NULL;
+  return why ? ERR_OK : start_draft(s, e);
 }
 
 static int open_host(service *s, err *e) {
@@ -358,10 +367,9 @@ static int start_programs(service *s, err *e) {
   rc = listen_at(s, e);
   if (rc != ERR_OK) return rc;
   child_processes_options w = {.loop = &s->loop, .on_exit = on_worker_exit, .context = s};
-  snprintf(s->no_draft, sizeof s->no_draft, "tandem-draft had not come yet");
   rc = child_processes_open(&s->children, &w, e);
   if (rc == ERR_OK) rc = start_target(s, e);
-  if (rc == ERR_OK && s->options.with_draft) rc = start_draft(s, e);
+  if (rc == ERR_OK && s->options.with_draft) rc = start_or_leave_out_draft(s, e);
   return rc;
 }
 

@@ -22,8 +22,9 @@ typedef struct service service;
 
 typedef struct service_options {
   flag_values workers;
-  bool with_draft;   /* start a draft, or expect one */
-  bool draft_needed; /* one that cannot start is a trouble; else answers come without it */
+  bool with_draft;            /* start a draft, or expect one */
+  bool draft_needed;          /* one that cannot start is a trouble; else answers come without it */
+  const char *draft_left_out; /* why none is started though one is wanted; NULL: it is started */
   /* The endpoint at which workers started by others register; NULL: they are started here. */
   const char *listen;
   const char *keys;      /* of `listen`: the folder of the keys; NULL: the default one */

@@ -78,7 +78,7 @@ class Decoder:
         x = F.embedding(self.token, t.embedding)
         cos, sin = t.cos.index_select(0, at), t.sin.index_select(0, at)
         for i, w in enumerate(t.layers):
-            q, k, v = before(x, w['norm'], w['qkv'], cos, sin, c.eps, c.heads, c.kv_heads)
+            q, k, v = before(x, w['norm'], w['qkv'], w['bias'], cos, sin, c.eps, c.heads, c.kv_heads)
             keys, values = self.cache[i, 0], self.cache[i, 1]
             keys.index_copy_(2, at, k.unsqueeze(2))
             values.index_copy_(2, at, v.unsqueeze(2))

@@ -1,7 +1,7 @@
 """The target model for training: a GGUF of a Llama-family model as bf16 (or f32) tensors, its forward over
 whole rows, its tokenizer and its chat template. Rows of the query and key weights of GGUF files of 'llama'
-are interleaved for RoPE; here they are put back into halves, so that one rotation serves the target and the
-head."""
+are interleaved for RoPE; here they are put back into halves, as files of 'qwen2' have them, so that one
+rotation serves the target and the head."""
 
 import struct
 
@@ -9,18 +9,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from .blocks import TYPES, dequantise
+
 SCALARS = {0: 'B', 1: 'b', 2: 'H', 3: 'h', 4: 'I', 5: 'i', 6: 'f', 7: '?', 10: 'Q', 11: 'q', 12: 'd'}
 STRING, ARRAY = 8, 9
-# type number: (name, values a block, bytes a block)
-TYPES = {
-    0: ('F32', 1, 4),
-    1: ('F16', 1, 2),
-    30: ('BF16', 1, 2),
-    2: ('Q4_0', 32, 18),
-    3: ('Q4_1', 32, 20),
-    8: ('Q8_0', 32, 34),
-    14: ('Q6_K', 256, 210),
-}
 CONTROL, USER_DEFINED = 3, 4
 
 
@@ -46,47 +38,6 @@ def _value(f, kind):
             return list(_take(f, f'<{count}{SCALARS[kind]}'))
         return [_value(f, kind) for _ in range(count)]
     return _take(f, '<' + SCALARS[kind])[0]
-
-
-def _blocks_q4(raw, with_minimum):
-    head = 4 if with_minimum else 2
-    scale = raw[:, :2].copy().view(np.float16).astype(np.float32)
-    low = raw[:, 2:4].copy().view(np.float16).astype(np.float32) if with_minimum else -8 * scale
-    nibbles = raw[:, head:]
-    values = np.concatenate([nibbles & 15, nibbles >> 4], 1).astype(np.float32)
-    return values * scale + low
-
-
-def _blocks_q6_k(raw):
-    ql, qh = raw[:, :128].reshape(-1, 2, 64), raw[:, 128:192].reshape(-1, 2, 32)
-    scales = raw[:, 192:208].view(np.int8).reshape(-1, 16, 1).astype(np.float32)
-    d = raw[:, 208:210].copy().view(np.float16).astype(np.float32).reshape(-1, 1, 1)
-    low, high = ql[..., :32], ql[..., 32:]
-    parts = [
-        (low & 15) | ((qh & 3) << 4),
-        (high & 15) | (((qh >> 2) & 3) << 4),
-        (low >> 4) | (((qh >> 4) & 3) << 4),
-        (high >> 4) | (((qh >> 6) & 3) << 4),
-    ]
-    values = np.stack(parts, 2).astype(np.float32).reshape(-1, 16, 16) - 32
-    return (values * scales * d).reshape(-1, 256)
-
-
-def _dequantise(raw, name):
-    if name == 'F32':
-        return raw.view(np.float32)
-    if name == 'F16':
-        return raw.view(np.float16).astype(np.float32)
-    if name == 'BF16':
-        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    if name == 'Q8_0':
-        raw = raw.reshape(-1, 34)
-        return raw[:, 2:].view(np.int8).astype(np.float32) * raw[:, :2].copy().view(np.float16).astype(
-            np.float32
-        )
-    if name == 'Q6_K':
-        return _blocks_q6_k(raw.reshape(-1, 210))
-    return _blocks_q4(raw.reshape(-1, 20 if name == 'Q4_1' else 18), name == 'Q4_1')
 
 
 class Gguf:
@@ -120,7 +71,7 @@ class Gguf:
         count = int(np.prod(shape))
         at = self.data_at + offset
         raw = np.array(self.bytes[at : at + count // values * size])
-        return torch.from_numpy(np.ascontiguousarray(_dequantise(raw, label)).reshape(shape))
+        return torch.from_numpy(np.ascontiguousarray(dequantise(raw, label)).reshape(shape))
 
 
 class Config:
@@ -128,8 +79,9 @@ class Config:
 
     def __init__(self, meta):
         arch = meta.get('general.architecture')
-        if arch != 'llama':
-            raise Refused(f"the model's architecture is {arch}; heads are trained for 'llama' only")
+        if arch not in ('llama', 'qwen2'):
+            raise Refused(f"the model's architecture is {arch}; heads are trained for 'llama' and 'qwen2'")
+        self.interleaved = arch == 'llama'
         get = lambda key, default=None: meta.get(f'{arch}.{key}', default)
         self.layers, self.embed, self.ffn = (
             get('block_count'),
@@ -176,8 +128,8 @@ def rotate(x, cos, sin):
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
 
 
-def before_attention(x, norm, qkv, cos, sin, eps, heads, kv_heads):
-    y = F.linear(rms_norm(x, norm, eps), qkv).view(x.shape[0], heads + 2 * kv_heads, -1)
+def before_attention(x, norm, qkv, bias, cos, sin, eps, heads, kv_heads):
+    y = F.linear(rms_norm(x, norm, eps), qkv, bias).view(x.shape[0], heads + 2 * kv_heads, -1)
     q, k, v = y.split([heads, kv_heads, kv_heads], 1)
     return rotate(q, cos, sin), rotate(k, cos, sin), v.contiguous()
 
@@ -231,10 +183,15 @@ class Target:
 
     def _layer(self, gguf, i, put):
         c, w = self.config, lambda name: gguf.tensor(f'blk.{i}.{name}.weight')
-        q, k = halves(w('attn_q'), c.heads), halves(w('attn_k'), c.kv_heads)
+        parts = [('attn_q', c.heads), ('attn_k', c.kv_heads), ('attn_v', 0)]
+        turned = lambda x, heads: halves(x, heads) if c.interleaved and heads else x
+        bias = None
+        if f'blk.{i}.attn_q.bias' in gguf.index:
+            bias = put(torch.cat([turned(gguf.tensor(f'blk.{i}.{n}.bias'), heads) for n, heads in parts]))
         return {
             'norm': put(w('attn_norm')),
-            'qkv': put(torch.cat([q, k, w('attn_v')])),
+            'qkv': put(torch.cat([turned(w(n), heads) for n, heads in parts])),
+            'bias': bias,
             'out': put(w('attn_output')),
             'ffn_norm': put(w('ffn_norm')),
             'gate_up': put(torch.cat([w('ffn_gate'), w('ffn_up')])),
@@ -257,7 +214,7 @@ class Target:
         for i, w in enumerate(self.layers):
             if i in taps:
                 tapped[i] = x
-            q, k, v = before(x, w['norm'], w['qkv'], cos, sin, c.eps, c.heads, c.kv_heads)
+            q, k, v = before(x, w['norm'], w['qkv'], w['bias'], cos, sin, c.eps, c.heads, c.kv_heads)
             shape = lambda y: y.view(rows, length, -1, c.head_dim).transpose(1, 2)
             if keep_kv is not None:
                 keep_kv(i, shape(k), shape(v))

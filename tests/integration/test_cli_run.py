@@ -70,6 +70,17 @@ class Run(Command):
         status, _, errors = tandem("run", "-m", MODEL, "--max-tokens", "2", "--budget", "0", PROMPT)
         self.assertEqual(status, OK)
 
+    def test_a_short_answer_starts_no_draft_unless_one_is_named(self):
+        none = "no draft is started for fewer than 32 tokens"
+        short = answer(PROMPT, "--max-tokens", "31")
+        self.assertEqual(short["token_ids"], self.plain["token_ids"][:31])
+        self.assertEqual(short["stats"]["speculation_off_reason"], none)
+        named = answer(PROMPT, "--max-tokens", "31", "--draft", "ngram")
+        longer = answer(PROMPT, "--max-tokens", "32")
+        self.assertNotIn(none, [a["stats"]["speculation_off_reason"] for a in (named, longer)])
+        shown = json.loads(tandem("session", "show", short["session"], "--json")[1])
+        self.assertNotEqual(shown["request"]["draft"], "none")  # it goes on with one
+
     @whole_model
     def test_a_cache_is_bounded_and_a_bound_that_is_too_low_is_refused_with_numbers(self):
         """The bound reaches the target, and what the refusal advises is enough."""

@@ -6,7 +6,9 @@ TORCH_PYTHON names a Python that has torch, numpy, tokenizers and jinja2.
 import json
 import lzma
 import os
+import random
 import re
+import struct
 import subprocess
 import sys
 import unittest
@@ -102,6 +104,65 @@ class HeadFiles(Case):
         order = files.draft_order([1, 5, 0, 0], [1, 5, 60, 2], 3)
         self.assertEqual(order, [1, 2, 0])
         self.assertEqual(files.coverage(order[:1], [1, 5, 0, 0]), 5 / 6)
+
+
+def has_numpy():
+    return subprocess.run([PYTHON, "-c", "import numpy"], capture_output=True).returncode == 0
+
+
+def half(data, at):
+    return struct.unpack_from("<e", data, at)[0]
+
+
+def scale_and_minimum(packed, group):
+    """Six bits each of the 12 bytes that a block of eight groups has."""
+    if group < 4:
+        return packed[group] & 63, packed[group + 4] & 63
+    low, high = packed[group - 4] >> 6, packed[group] >> 6
+    return packed[group + 4] & 15 | low << 4, packed[group + 4] >> 4 | high << 4
+
+
+def value_of_k(data, i, fifth):
+    """Value i of a block of 256 in Q4_K, or with fifth bits in Q5_K."""
+    group, lane = divmod(i, 32)
+    scale, minimum = scale_and_minimum(data[4:16], group)
+    byte = data[len(data) - 128 + group // 2 * 32 + lane]
+    quant = byte >> 4 if group % 2 else byte & 15
+    if fifth:
+        quant += 16 * (data[16 + lane] >> group & 1)
+    return half(data, 0) * scale * quant - half(data, 2) * minimum
+
+
+def value_of_q5_0(data, i):
+    byte = data[6 + i % 16]
+    quant = (byte >> 4 if i >= 16 else byte & 15) + 16 * (int.from_bytes(data[2:6], "little") >> i & 1)
+    return half(data, 0) * (quant - 16)
+
+
+# name: (bytes of a block, its values)
+BLOCKS = {"Q5_0": (22, lambda data: [value_of_q5_0(data, i) for i in range(32)]),
+          "Q4_K": (144, lambda data: [value_of_k(data, i, False) for i in range(256)]),
+          "Q5_K": (176, lambda data: [value_of_k(data, i, True) for i in range(256)])}
+DEQUANTISE = """
+import json, sys
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+from eagle3_training.blocks import dequantise
+blocks = np.frombuffer(sys.stdin.buffer.read(), np.uint8)
+print(json.dumps(dequantise(blocks, sys.argv[2]).flatten().tolist()))
+"""
+
+
+@unittest.skipUnless(has_numpy(), "no numpy")
+class Blocks(Case):
+    def test_quantised_blocks_are_read_as_the_format_says(self):
+        for name, (size, values) in BLOCKS.items():
+            blocks = [struct.pack("<ee", 0.25, 0.5) + random.Random(i).randbytes(size - 4) for i in range(3)]
+            done = subprocess.run([PYTHON, "-c", DEQUANTISE, ROOT / "scripts", name], input=b"".join(blocks),
+                                  capture_output=True, check=True)
+            wanted = [v for block in blocks for v in values(block)]
+            with self.subTest(name):
+                self.assertEqual(json.loads(done.stdout), wanted)
 
 
 def tiny_model(path):

@@ -102,7 +102,7 @@ static void engine_taps(world *w, const engine_job *j, engine_result *out) {
   for (int32_t p = out->feature_base; p < out->kv_length; p++) out->feature_count++;
   w->tapped += out->feature_count;
   const int32_t *tokens = w->rows[j->slot] + (out->feature_count > 0 ? out->feature_base : 0);
-  if (j->taps.fused)
+  if (j->taps.fused && !j->fuses)
     keep_states(w, j, tokens, out);
   else
     put_rows(w, j, tokens, out);

@@ -6,6 +6,8 @@
 #include "tests/support/head_target.h"
 #include "tests/support/random.h"
 
+#include <math.h>
+
 enum { EMBED = 32, TAPS = 2 * SUPPORT_TINY_EMBED, ROWS = FUSION_ROWS_MAX, USED = 5, RANKED = 3 };
 
 static const head_shape SHAPE = {EMBED, SUPPORT_TINY_EMBED,     2,  1,      16,
@@ -143,6 +145,76 @@ static void a_row_does_not_depend_on_the_others(void **state) {
   close_setup(s);
 }
 
+typedef struct fused_model {
+  gguf_builder bytes;
+  model_file *file;
+  model *model;
+  kv_cache *kv;
+} fused_model;
+
+static void open_model(fused_model *m, setup *s) {
+  const kv_options k = {.sequences = 2, .context = 64, .type = KV_F16};
+  err e = {0};
+  m->file = support_tiny_file(&m->bytes);
+  if (model_open(&m->model, m->file, s->device, &(model_options){0}, NULL, &e)) fail_msg("%s", e.text);
+  if (kv_open(&m->kv, s->device, model_shape(m->model), &k, NULL, &e)) fail_msg("%s", e.text);
+  for (int32_t i = 0; i < 2; i++) assert_int_equal(kv_acquire(m->kv), i);
+}
+
+/* The taps of the first segment's rows, side by side. */
+static void keep_taps(setup *s, const model *m, const int32_t *taps) {
+  for (int32_t row = 0; row < USED; row++)
+    for (int32_t i = 0; i < 2; i++)
+      memcpy(s->states[row] + i * SUPPORT_TINY_EMBED, model_tapped(m, 0, row, taps[i]),
+             SUPPORT_TINY_EMBED * sizeof(float));
+}
+
+static void check_near(const setup *s, float got[USED][EMBED]) {
+  for (int32_t row = 0; row < USED; row++) {
+    float most = 0;
+    for (int32_t i = 0; i < EMBED; i++) most = fmaxf(most, fabsf(s->fused[row][i]));
+    for (int32_t i = 0; i < EMBED; i++) assert_true(fabsf(got[row][i] - s->fused[row][i]) <= 1e-5f * most);
+  }
+}
+
+/* One sequence's taps are kept, and another's are fused, in one forward or each in its own: the rows of fc
+ * are those that it makes of the taps, but for the order of a sum. */
+static void a_forward_fuses_its_own_taps(void **state) {
+  (void)state;
+  static const int32_t tokens[USED] = {3, 95, 17, 40, 8}, taps[] = {0, 2}, wrong[] = {0, 1};
+  setup *s = open_setup(false, GGUF_Q8_0);
+  fused_model m;
+  open_model(&m, s);
+  model_segment raw = {.seq = 0, .count = USED, .tokens = tokens, .taps = taps, .tap_count = 2};
+  model_segment both[] = {raw, raw};
+  float got[USED][EMBED];
+  both[1].seq = 1;
+  both[1].fused = true;
+  assert_int_equal(model_forward(m.model, m.kv, &both[1], 1), ERR_ARG); /* there is no fc yet */
+  bool parts = fusion_parts(s->fusion) != NULL;
+  assert_int_equal(parts, s->device->prepares);
+  assert_int_equal(model_fuse(m.model, s->fusion), parts ? ERR_OK : ERR_UNSUPPORTED);
+  for (int32_t alone = 0; parts && alone < 2; alone++) {
+    assert_int_equal(model_forward(m.model, m.kv, both, 2 - alone), ERR_OK);
+    assert_null(model_tapped(m.model, 1, 0, 1));
+    keep_taps(s, m.model, taps);
+    if (alone) assert_null(model_fused(m.model, 0, 0));
+    if (alone) assert_int_equal(model_forward(m.model, m.kv, &both[1], 1), ERR_OK);
+    for (int32_t row = 0; row < USED; row++)
+      memcpy(got[row], model_fused(m.model, !alone, row), sizeof got[row]);
+    fuse(s, USED);
+    check_near(s, got);
+    assert_memory_not_equal(got[0], got[1], sizeof got[0]);
+  }
+  both[1].taps = wrong;
+  assert_int_equal(model_forward(m.model, m.kv, &both[1], 1), ERR_ARG);
+  kv_close(m.kv);
+  model_close(m.model);
+  model_file_close(m.file);
+  gb_free(&m.bytes);
+  close_setup(s);
+}
+
 /* Of a head, in both forms of its rows, and of fc; where the device has nothing to prepare, nothing is
  * computed. */
 static void a_warmup_leaves_no_rows(void **state) {
@@ -173,6 +245,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_head_guesses_from_fused_rows_what_it_guesses_from_states),
       cmocka_unit_test(a_row_does_not_depend_on_the_others),
+      cmocka_unit_test(a_forward_fuses_its_own_taps),
       cmocka_unit_test(a_warmup_leaves_no_rows),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -195,6 +195,54 @@ static void test_while_speculation_is_off_states_wait(void **state) {
   assert_true(gather(w, DRAFT, base) >= FEATURE_FUSION_ROWS);
 }
 
+static void let_forwards_fuse(world *w) {
+  target_sessions(w->t)->taps.fc_in_forward = true;
+}
+
+static void test_a_forward_that_fuses_needs_no_batch_behind_it(void **state) {
+  world *w = *state;
+  let_forwards_fuse(w);
+  say_and_open(w, prompt_message());
+  ask(w, DRAFT, S, FC);
+  prefill(w);
+  assert_true(w->job.fuses);
+  assert_int_equal(gather(w, DRAFT, 0), PROMPT_LENGTH - 1);
+  believe(w);
+  send_chain(w, DRAFT, held(w, S)->drafts.of[0].ids.generation, PROMPT_LENGTH, 1, 2, false);
+  rig_clear(&w->r);
+  assert_int_equal(play(w, 1), 1);
+  assert_true(w->job.kind == ENGINE_VERIFY && w->job.fuses);
+  assert_int_equal(gather(w, DRAFT, PROMPT_LENGTH - 1), 3); /* of the token itself and two nodes */
+  assert_int_equal(w->fused, 0);
+}
+
+/* Nobody reads the rows, and those of earlier forwards come first when somebody does again. */
+static void test_a_forward_does_not_fuse_while_states_wait(void **state) {
+  world *w = *state;
+  msg open = prompt_message();
+  let_forwards_fuse(w);
+  open.u.open.options.max_tokens = 100;
+  say_and_open(w, open);
+  ask(w, DRAFT, S, FC);
+  prefill(w);
+  set_off(w, true);
+  assert_int_equal(play(w, 2), 2); /* of the first token, which is read with the prompt, and of the next */
+  for (int32_t i = 0; i < 3; i++) {
+    play_slowly(w, 1);
+    assert_false(w->job.fuses);
+  }
+  set_off(w, false);
+  rig_clear(&w->r);
+  int32_t base = held(w, S)->cache.rows - 3;
+  assert_true(take_job(w));
+  assert_int_equal(w->job.kind, ENGINE_FUSE);
+  assert_int_equal(w->job.kv_length, base);
+  give_result(w);
+  play_slowly(w, 1);
+  assert_true(w->job.kind == ENGINE_VERIFY && w->job.fuses);
+  assert_int_equal(gather(w, DRAFT, base - 1), 5); /* the one before them was not sent while it was off */
+}
+
 /* In lockstep a draft is listened to all the time. */
 static void test_in_lockstep_no_states_wait(void **state) {
   world *w = *state;
@@ -220,6 +268,8 @@ int main(void) {
       TEST(test_a_draft_that_leaves_takes_the_states_that_wait_along),
       TEST(test_rows_of_a_session_that_has_ended_go_nowhere),
       TEST(test_while_speculation_is_off_states_wait),
+      TEST(test_a_forward_that_fuses_needs_no_batch_behind_it),
+      TEST(test_a_forward_does_not_fuse_while_states_wait),
       TEST(test_in_lockstep_no_states_wait),
       TEST(test_where_fc_fails_the_rows_are_lost_and_the_session_goes_on),
   };

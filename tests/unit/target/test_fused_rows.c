@@ -1,10 +1,12 @@
-/* libs: target : far */
+/* libs: target model : far emulated */
 /* fc in the target's engine: its rows are fc's of the very states that a forward has committed. */
 #include "target_worker/engine.h"
 #include "tests/support/models.h"
 
 #include "tests/support/head_builder.h"
 #include "tests/support/random.h"
+
+#include <math.h>
 
 enum { CONTEXT = 128, SLOTS = 2, LONG = 120, SHORT = 20, EMBED = 32, TAPS = 2 * SUPPORT_TINY_EMBED };
 _Static_assert(LONG + SHORT > FUSION_ROWS_MAX, "more rows than one forward of fc has");
@@ -123,6 +125,40 @@ static void rows_are_what_fc_makes_of_the_states(void **state) {
   close_setup(s);
 }
 
+/* Of a slot whose forward fuses: f32 rows, near those of fc's own forward. */
+static void check_near(setup *s, const engine_result *r, float (*states)[TAPS]) {
+  for (int32_t n = 0; n < r->feature_count; n += 7) {
+    float got[EMBED], most = 0;
+    memcpy(got, r->features + (size_t)n * r->feature_bytes, sizeof got);
+    assert_int_equal(fusion_run(s->fusion, states[n], 1), ERR_OK);
+    const float *wanted = fusion_row(s->fusion, 0);
+    for (int32_t i = 0; i < EMBED; i++) most = fmaxf(most, fabsf(wanted[i]));
+    for (int32_t i = 0; i < EMBED; i++) assert_true(fabsf(got[i] - wanted[i]) <= 1e-5f * most);
+  }
+}
+
+/* Where the device has parts of fc: one job's rows come fused, and the other's as states, from one forward.
+ */
+static void a_forward_gives_fused_rows_at_once(void **state) {
+  (void)state;
+  static float states[LONG][TAPS];
+  setup *s = open_setup();
+  read_prompts(s);
+  memcpy(states[0], s->r.of[0].states, sizeof states);
+  bool parts = model_fuse(s->model, s->fusion) == ERR_OK;
+  assert_int_equal(parts, model_device(s->model)->prepares);
+  s->batch.jobs[0].fuses = parts;
+  engine_run(s->engine, &s->batch, &s->r);
+  if (parts) {
+    assert_true(s->r.of[0].features && !s->r.of[0].states && s->r.of[1].states && !s->r.of[1].features);
+    assert_int_equal(s->r.of[0].feature_bytes, EMBED * sizeof(float));
+    assert_int_equal(s->r.of[0].feature_count, LONG);
+    assert_int_equal(engine_count(s->engine)->fused_rows, LONG);
+    check_near(s, &s->r.of[0], states);
+  }
+  close_setup(s);
+}
+
 /* Between the two forwards another one of the same device has run. */
 static void the_next_forward_is_not_disturbed(void **state) {
   (void)state;
@@ -151,6 +187,7 @@ static void the_next_forward_is_not_disturbed(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(rows_are_what_fc_makes_of_the_states),
+      cmocka_unit_test(a_forward_gives_fused_rows_at_once),
       cmocka_unit_test(the_next_forward_is_not_disturbed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

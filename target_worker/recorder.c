@@ -46,6 +46,6 @@ void recorder_step(void *context, const session *s, const schedule_pick *pick, c
       "], \"verified\": %d, \"arrived_us\": %.0f, \"waited_us\": %.0f, \"forward_us\": %.0f, \"steps\": %d, "
       "\"rows\": %d, \"reads\": %.0f, \"prompts\": %s, \"colocated\": %s, \"on\": %s}\n",
       x->node_count, p->arrived_us, p->step.waited_us, f->us, f->steps, f->rows, f->reads,
-      f->prompts ? "true" : "false", p->policy.colocated ? "true" : "false",
+      f->prompt_rows > 0 ? "true" : "false", p->policy.colocated ? "true" : "false",
       speculation_is_off(p) ? "false" : "true");
 }

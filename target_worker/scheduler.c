@@ -140,7 +140,8 @@ static bool may_measure(const session *s, const schedule *out) {
 
 static void pick_prefills(const session_store *store, const speculation_shared *all, schedule_rotation *last,
                           uint64_t now_us, schedule *out) {
-  int32_t rows = out->steps ? SCHEDULE_BESIDE : ENGINE_CHUNK, after = last->prefill;
+  int32_t rows = out->steps ? speculation_prompts_beside(all, ENGINE_CHUNK) : ENGINE_CHUNK;
+  int32_t after = last->prefill;
   for (int32_t k = 1; k <= store->count && rows > 0 && out->count < out->steps + SCHEDULE_PREFILLS_MAX; k++) {
     int32_t i = (after + k) % store->count;
     const session *s = &store->slots[i];

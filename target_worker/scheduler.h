@@ -36,8 +36,6 @@ uint64_t schedule_lockstep_deadline(const session *s);
 #define SCHEDULE_ROWS_MAX 256
 /* Tokens of a prompt that is long enough to measure the cost of a verify with */
 #define SCHEDULE_MEASURED 128
-/* Rows of prompts beside sessions that step, which bounds how long they are held up */
-#define SCHEDULE_BESIDE 32
 _Static_assert(SCHEDULE_STEPS_MAX + SCHEDULE_PREFILLS_MAX <= ENGINE_JOBS_MAX, "every pick is a job");
 _Static_assert(SCHEDULE_ROWS_MAX + SCHEDULE_NODES_MAX + ENGINE_CHUNK <= MODEL_ROWS_MAX,
                "the rows of all jobs fit one forward");

@@ -54,6 +54,11 @@ int32_t speculation_prompt_rows(const speculation_shared *all, int32_t left, int
   return policy_piece(&all->costs, left, most, measures);
 }
 
+int32_t speculation_prompts_beside(const speculation_shared *all, int32_t most) {
+  double row = all->prompt_row_us.mean, rows = row > 0 ? POLICY_BESIDE_US / row : 0;
+  return (int32_t)fmin(fmax(rows, POLICY_BESIDE_ROWS), most);
+}
+
 /* A head's better guesses win about a plain step in so many tokens (docs/decisions/drafts.md). */
 #define TOKENS_A_STEP 12
 
@@ -113,9 +118,20 @@ uint64_t speculation_begin_step(speculation *s, uint64_t ready_us, uint64_t now,
   return waited;
 }
 
+/* Of many rows, so that what a forward costs anyhow hardly counts. */
+static void measure_prompts(speculation_shared *all, const speculation_forward *f) {
+  double steps = f->steps > 0 ? cost_model_us(&all->costs, f->rows, f->reads) : 0;
+  if (f->prompt_rows >= POLICY_BESIDE_ROWS && f->us > steps)
+    average_add(&all->prompt_row_us, (f->us - steps) / f->prompt_rows);
+}
+
 void speculation_measured(speculation_shared *all, const speculation_forward *f) {
   all->forward = *f;
-  if (f->prompts || f->unusual || f->rows > COST_ROWS_MAX || f->us <= 0) return;
+  if (f->unusual || f->rows > COST_ROWS_MAX || f->us <= 0) return;
+  if (f->prompt_rows > 0) {
+    measure_prompts(all, f);
+    return;
+  }
   if (f->quiet || f->rows > f->steps) cost_model_measured(&all->costs, f->rows, f->reads, f->us);
 }
 
@@ -140,7 +156,7 @@ static void price(speculation *s, const speculation_shared *all) {
   if (plain > 0 && f->rows > f->steps)
     s->step.us +=
         (cost_model_us(&all->costs, f->rows, f->reads) - plain) * s->step.nodes / (f->rows - f->steps);
-  else if (plain > 0 && !f->quiet && !f->prompts)
+  else if (plain > 0 && !f->quiet && f->prompt_rows == 0)
     s->step.us = fmin(f->us, POLICY_OUTLIER * plain) / f->steps;
 }
 

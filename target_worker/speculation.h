@@ -22,7 +22,7 @@ typedef struct speculation { /* of one session; all zero at the start */
 typedef struct speculation_forward { /* what a forward carried, and what it took */
   int32_t steps, rows;               /* sessions that stepped; their rows, nodes included */
   double plain_reads, reads;         /* cache positions read by those sessions' roots; by all those rows */
-  bool prompts;                      /* it also carried chunks of prompts */
+  int32_t prompt_rows;               /* it also carried so many rows of prompts */
   bool quiet;                        /* no colocated draft computed beside it */
   bool unusual;                      /* its time says nothing of others' */
   double us;
@@ -32,6 +32,7 @@ typedef struct speculation_shared { /* what all sessions of a target share; all 
   cost_model costs;
   policy last; /* of the session that stepped last */
   policy_record record;
+  average prompt_row_us; /* what a row of a prompt takes in a forward that carries some of them */
   speculation_forward forward;
 } speculation_shared;
 
@@ -67,6 +68,9 @@ int32_t speculation_width(const speculation_shared *all, int32_t roots, double p
                           const float *totals, const int32_t *reads, int32_t count);
 /* How many rows of a prompt to prefill next: policy_piece. */
 int32_t speculation_prompt_rows(const speculation_shared *all, int32_t left, int32_t most, bool *measures);
+/* How many rows of prompts, at most `most`, to prefill beside sessions that step: such as take
+ * POLICY_BESIDE_US, but no fewer than POLICY_BESIDE_ROWS. */
+int32_t speculation_prompts_beside(const speculation_shared *all, int32_t most);
 
 /* How many rows, at most `most` (<= COST_ROWS_MAX), may be computed again for a draft that lacks their
  * features: no more than is won by the tokens that may still come and, once the answer has begun, than the

@@ -123,8 +123,7 @@ bool verifier_next(verifier *v, session_store *store, uint64_t now, engine_batch
 
 /* What the forward carried. */
 static speculation_forward carried(const schedule *f) {
-  speculation_forward x = {
-      .steps = f->steps, .rows = f->steps, .prompts = f->steps != f->count, .quiet = f->quiet};
+  speculation_forward x = {.steps = f->steps, .rows = f->steps, .quiet = f->quiet};
   if (f->measures) return (speculation_forward){.steps = 1, .rows = f->picks[0].rows, .quiet = true};
   for (int32_t i = 0; i < f->steps; i++) {
     const schedule_pick *pick = &f->picks[i];
@@ -132,6 +131,7 @@ static speculation_forward carried(const schedule *f) {
     x.plain_reads += pick->reads;
     x.reads += (double)(pick->rows + 1) * pick->reads;
   }
+  for (int32_t i = f->steps; i < f->count; i++) x.prompt_rows += f->picks[i].rows;
   return x;
 }
 
@@ -146,8 +146,7 @@ void verifier_measure(verifier *v, const engine_results *results) {
   x.unusual = results->of[0].prepared;
   if (f->count == 1 && f->steps == 0 && f->picks[0].rows == ENGINE_CHUNK && !x.unusual)
     speculation_read(&v->speculation, (double)f->picks[0].reads * ENGINE_CHUNK, x.us);
-  else if (f->steps > 0 || f->measures)
-    speculation_measured(&v->speculation, &x);
+  speculation_measured(&v->speculation, &x);
 }
 
 /* --- results --- */

@@ -9,8 +9,7 @@ struct fusion {
   device *device;
   int32_t columns, width;
   float eps;
-  bool norm;  /* the states are normed before fc */
-  bool parts; /* fc is there in parts, too */
+  bool norm; /* the states are normed before fc */
   int32_t taps[HEAD_TAPS_MAX], tap_count;
   head_weights weights;
   device_act *states, *normed; /* [FUSION_ROWS_MAX][columns]; normed: only where they are */
@@ -40,11 +39,10 @@ int fusion_open(fusion **out, const head_file *file, device *d, mem *m, err *e) 
                 .width = c->layer.embed,
                 .eps = c->layer.norm_eps,
                 .norm = c->norm_before_fc,
-                .parts = d->prepares && !c->norm_before_fc,
                 .tap_count = c->tap_count};
   memcpy(f->taps, c->taps, sizeof f->taps);
   for (int32_t i = 0; i < FUSION_ROWS_MAX; i++) f->all[i] = i;
-  int rc = head_weights_load_fc(&f->weights, file, f->parts, d, e);
+  int rc = head_weights_load_fc(&f->weights, file, d->prepares && !f->norm, d, e);
   if (rc == ERR_OK) rc = take_activations(f, e);
   if (rc == ERR_OK)
     *out = f;
@@ -71,7 +69,7 @@ int32_t fusion_width(const fusion *f) {
 }
 
 const device_weight *fusion_parts(const fusion *f) {
-  return f->parts ? f->weights.fc_parts : NULL;
+  return f->weights.fc_parts[0].memory ? f->weights.fc_parts : NULL;
 }
 
 const int32_t *fusion_taps(const fusion *f, int32_t *count) {

@@ -20,7 +20,8 @@ int32_t fusion_columns(const fusion *f);
 int32_t fusion_width(const fusion *f);
 /* fc as one matrix for each tap, in their order, whose products with the taps add up to the row that it
  * makes, but for rounding: so that a model can apply it on the way of its forward. NULL: the head has a norm
- * before fc, or it costs this device little to begin a forward of fc's own. */
+ * before fc, or taps that do not end where a block of weights ends, or it costs this device little to begin a
+ * forward of fc's own. */
 const device_weight *fusion_parts(const fusion *f);
 const int32_t *fusion_taps(const fusion *f, int32_t *count);
 device *fusion_device(const fusion *f);

@@ -306,15 +306,22 @@ int head_weights_load(head_weights *w, const head_file *f, const model_file *tar
   return finish(&l, rc, e);
 }
 
+static int load_fc_parts(loader *l) {
+  const gguf_tensor *t = head_file_tensor(l->file, HEAD_FC);
+  int32_t count = head_file_config(l->file)->tap_count;
+  if (t->shape[0] / count % block_of(l->weights->fc.type) != 0) return ERR_OK;
+  int rc = ERR_OK;
+  for (int32_t i = 0; i < count && rc == ERR_OK; i++)
+    rc = load_part(l, t, t->data, i, count, &l->weights->fc_parts[i]);
+  return rc;
+}
+
 int head_weights_load_fc(head_weights *w, const head_file *f, bool parts, device *d, err *e) {
   *w = (head_weights){0};
   loader l = {f, NULL, &head_file_config(f)->layer, d, w, {0}};
-  const gguf_tensor *t = head_file_tensor(f, HEAD_FC);
-  int32_t count = parts ? head_file_config(f)->tap_count : 0;
   int rc = load_vector(&l, HEAD_FC_NORM, &w->fc_norm);
   if (rc == ERR_OK) rc = load_matrix(&l, HEAD_FC, &w->fc);
-  for (int32_t i = 0; i < count && rc == ERR_OK; i++)
-    rc = load_part(&l, t, t->data, i, count, &w->fc_parts[i]);
+  if (rc == ERR_OK && parts) rc = load_fc_parts(&l);
   return finish(&l, rc, e);
 }
 

@@ -30,6 +30,7 @@ typedef struct head_weights {
  * afterwards, unless the head has a map of rows (head_file_map) and sequences have rows of their own. */
 int head_weights_load(head_weights *w, const head_file *f, const model_file *target, head_shares shares,
                       device *d, err *e);
-/* fc and the norm before it alone: nothing else is set. parts: fc_parts too. */
+/* fc and the norm before it alone: nothing else is set. parts: fc_parts too, if a tap is whole blocks of its
+ * type. */
 int head_weights_load_fc(head_weights *w, const head_file *f, bool parts, device *d, err *e);
 void head_weights_free(head_weights *w, device *d);

@@ -19,6 +19,10 @@
 #define POLICY_SPREAD       256  /* positions that must differ before their cost is believed: 5 % of a step */
 #define POLICY_PROBE        4    /* rows of a first verify, and of a prompt's end that measures one: replay */
 
+/* Prompts beside sessions that step. */
+#define POLICY_BESIDE_US    8000 /* for which they hold up each step: nobody sees it; a GPU: 128 rows */
+#define POLICY_BESIDE_ROWS  32   /* at least: 19 ms on a small machine, measured */
+
 /* What drafts promise and keep. */
 #define POLICY_TRUST_PRIOR  0.6  /* of a promise, before anything is known: replay, answers of 12 tokens */
 #define POLICY_TRUST_WEIGHT 2.0  /* promised nodes that this counts for: replay */

@@ -15,7 +15,7 @@
 #define CUDA_WINDOW     ((size_t)8 << 20) /* bytes of a window to fill */
 #define CUDA_WINDOWS    2                 /* one is filled while the other one is copied */
 #define CUDA_BUCKETS    10                /* 1, 2, 4, ... 512 rows have names */
-#define CUDA_GRAPHS_MAX 64
+#define CUDA_GRAPHS_MAX 256               /* 32 sessions with drafts use 190 */
 
 struct device_memory {
   uint8_t *at;

@@ -1,4 +1,5 @@
 /* libs: target wire speculative base */
+#include "common/speculative/policy_constants.h"
 #include "target_worker/scheduler.h"
 #include "tests/support/opened_session.h"
 
@@ -365,7 +366,14 @@ static void test_the_end_of_a_prompt_measures_a_verify(void **state) {
   assert_false(forward(s, &rotation, &w).measures); /* known */
 }
 
-/* Whole prompts pieces when nobody steps, small ones beside those who do; prompts take turns. */
+static int32_t prompt_rows(const schedule *f) {
+  int32_t rows = 0;
+  for (int32_t i = f->steps; i < f->count; i++) rows += f->picks[i].rows;
+  return rows;
+}
+
+/* Whole pieces of prompts when nobody steps, small ones beside those who do, unless a row of a prompt takes
+ * next to nothing; prompts take turns. */
 static void test_prompts_share_a_forward_by_turns(void **state) {
   session_store *s = *state;
   session *a = ready(s, 1, 400), *b = ready(s, 2, 400);
@@ -388,9 +396,11 @@ static void test_prompts_share_a_forward_by_turns(void **state) {
   f = forward(s, &rotation, &unknown);
   assert_int_equal(f.steps, 1);
   assert_int_equal(f.picks[0].kind, SCHEDULE_STEP);
-  int32_t rows = 0;
-  for (int32_t i = f.steps; i < f.count; i++) rows += f.picks[i].rows;
-  assert_int_equal(rows, SCHEDULE_BESIDE);
+  assert_int_equal(prompt_rows(&f), POLICY_BESIDE_ROWS);
+  const speculation_shared quick = {.costs = known_costs(), .prompt_row_us = {.mean = 1, .count = 1}};
+  schedule_forward(s, &quick, &rotation, NOW, &f);
+  assert_int_equal(f.steps, 1);
+  assert_int_equal(prompt_rows(&f), ENGINE_CHUNK);
 }
 
 /* A session that waits holds up nobody; and when all wait, the earliest end counts. */

@@ -216,6 +216,27 @@ static void test_rows_are_computed_again_for_what_they_win(void **state) {
   assert_int_equal(speculation_repeat_rows(&new, &all, 24, 0, 128, false), 128);
 }
 
+static void check_beside(speculation_shared *all, const speculation_forward *f, int32_t rows) {
+  for (int32_t i = 0; i < 100; i++) speculation_measured(all, f);
+  assert_int_equal(speculation_prompts_beside(all, 128), rows);
+}
+
+/* What a row of a prompt takes is learnt from forwards that carry many, alone or beside steps. */
+static void test_prompts_hold_up_the_steps_beside_them_for_so_long(void **state) {
+  (void)state;
+  speculation_shared all = {0};
+  const double us = POLICY_BESIDE_US / 64.0;                                   /* of a row */
+  assert_int_equal(speculation_prompts_beside(&all, 128), POLICY_BESIDE_ROWS); /* nothing is known */
+  check_beside(&all, &(speculation_forward){.prompt_rows = 128, .us = 128 * us}, 64);
+  check_beside(&all, &(speculation_forward){.prompt_rows = 5, .us = 5 * us * 9}, 64);
+  check_beside(&all, &(speculation_forward){.prompt_rows = 64, .us = 64 * us * 9, .unusual = true}, 64);
+  check_beside(&all, &(speculation_forward){.steps = 2, .rows = 3, .prompt_rows = 32, .us = 32 * us}, 64);
+  cost_model_measured(&all.costs, 3, 0, 1000);
+  check_beside(&all, &(speculation_forward){.steps = 2, .rows = 3, .prompt_rows = 32, .us = 15 * us + 1000},
+               128);
+  check_beside(&all, &(speculation_forward){.prompt_rows = 128, .us = 128 * us * 4}, POLICY_BESIDE_ROWS);
+}
+
 /* In mid-answer a draft that has shown nothing yet gets no row, and one that has earned eight steps four. */
 static void test_in_mid_answer_rows_are_paid_for_by_what_drafts_have_earned(void **state) {
   (void)state;
@@ -273,6 +294,7 @@ int main(void) {
       CASE(test_no_session_waits_while_another_can_run),
       CASE(test_a_draft_far_away_is_not_waited_for),
       CASE(test_rows_are_computed_again_for_what_they_win),
+      CASE(test_prompts_hold_up_the_steps_beside_them_for_so_long),
       CASE(test_a_step_before_any_forward_was_measured_says_nothing),
       CASE(test_the_time_of_plain_steps_is_that_of_all_tokens),
       CASE(test_in_mid_answer_rows_are_paid_for_by_what_drafts_have_earned),

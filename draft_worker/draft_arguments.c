@@ -4,13 +4,14 @@
 #include "common/base/output_file.h"
 #include "common/command_line/draft_methods.h"
 #include "common/file/head_lookup.h"
-#include "draft_worker/drafters/model_drafter.h"
 #include "draft_worker/drafters/ngram.h"
 #include <string.h>
 
 #define DEFAULT_SESSIONS 4
 #define DEFAULT_ROWS     4
-#define EAGLE3_DEFAULT   "eagle3,ngram" /* prompt lookup adds tokens and costs nothing beside a head */
+/* Prompt lookup adds tokens and costs nothing beside a head or a model. */
+#define EAGLE3_DEFAULT "eagle3,ngram"
+#define MODEL_DEFAULT  "model,ngram"
 
 /* What depends on other flags. */
 static void fill(flag_values *v) {
@@ -20,7 +21,7 @@ static void fill(flag_values *v) {
   if (v->busy_poll < 0) v->busy_poll = 0;
   bool head = v->draft_model && head_lookup_is_head(v->draft_model);
   if (!v->draft && head) v->draft = EAGLE3_DEFAULT;
-  if (!v->draft) v->draft = v->draft_model || v->draft_layers ? MODEL_DRAFTER_METHOD : ngram_kind.method;
+  if (!v->draft) v->draft = v->draft_model || v->draft_layers ? MODEL_DEFAULT : ngram_kind.method;
 }
 
 /* What the draft replays is read; a list that is none is told of later. */

@@ -81,7 +81,8 @@ void cost_model_measured(cost_model *c, int32_t rows, double positions, double u
   w->at = ++c->forwards;
   if (end > c->widest) c->widest = end;
   for (int32_t i = 1; i < end; i++) { /* whatever held those up */
-    double over = c->widths[i].us.count ? base(c, i) - base(c, end) : 0;
+    const cost_width *narrow = &c->widths[i];
+    double over = narrow->us.count ? fmin(base(c, i) - base(c, end), narrow->us.mean - w->us.mean) : 0;
     if (over > 0) c->widths[i].us.mean -= over;
   }
 }

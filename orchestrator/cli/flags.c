@@ -179,8 +179,8 @@ static bool is_of_one_user(flag_command c) {
   return c == COMMAND_RUN || c == COMMAND_BATCH || c == COMMAND_RESUME;
 }
 
-/* -md and --draft-layers mean --draft model, or with a head eagle3,ngram. A list without it beside them is a
- * contradiction, unless one of the two comes from the environment or a file only. */
+/* -md and --draft-layers mean --draft model,ngram, or with a head eagle3,ngram. A list without it beside them
+ * is a contradiction, unless one of the two comes from the environment or a file only. */
 static int settle_draft(flags *f, err *e) {
   flag_values *v = &f->given;
   bool model_typed = v->from[FLAG_draft_model] == FLAG_FROM_COMMAND_LINE ||
@@ -194,7 +194,7 @@ static int settle_draft(flags *f, err *e) {
   if (!v->draft && !model && f->command == COMMAND_RESUME) return ERR_OK; /* the draft stays as it was */
   bool head = v->draft_model && head_lookup_is_head(v->draft_model);
   f->draft_by_default = !v->draft && !model;
-  if (!v->draft) v->draft = head ? FLAGS_HEAD_DRAFT : model ? "model" : "ngram";
+  if (!v->draft) v->draft = head ? FLAGS_HEAD_DRAFT : model ? FLAGS_MODEL_DRAFT : "ngram";
   return flags_check_draft(v, e);
 }
 

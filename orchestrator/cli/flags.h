@@ -5,7 +5,9 @@
 #include "orchestrator/service/request.h"
 #include <limits.h>
 
-#define FLAGS_HEAD_DRAFT "eagle3,ngram" /* what a head means: prompt lookup adds to it and costs nothing */
+/* What a head, and a smaller model, mean: prompt lookup adds to them and costs nothing. */
+#define FLAGS_HEAD_DRAFT  "eagle3,ngram"
+#define FLAGS_MODEL_DRAFT "model,ngram"
 
 typedef struct flags {
   flag_command command;

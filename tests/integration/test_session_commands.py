@@ -282,7 +282,7 @@ class Sessions(Case):
         id, = (l["session"] for l in self.list())
         self.session("rollback", id, "--to", str(LEAST))  # however far it came
         asked = json.loads(self.session("export", id))["request"]
-        self.assertEqual((asked["draft"], asked["model_draft"], asked["draft_layers"]), ("model", str(path), 1))
+        self.assertEqual((asked["draft"], asked["model_draft"], asked["draft_layers"]), ("model,ngram", str(path), 1))
 
         def again(*flags, method, cwd=None):
             status, out, errors = tandem("session", "resume", "--ledger", self.ledger, id, "--json", *flags, cwd=cwd)
@@ -292,10 +292,10 @@ class Sessions(Case):
             self.session("rollback", id, "--to", str(TOKENS - 8))
             return errors
 
-        again(method="model", cwd="/")
+        again(method="model,ngram", cwd="/")
         again("--draft", "ngram", method="ngram")
         again("--draft", "none", method="none")
-        again("--draft-layers", "1", "--draft-threads", "1", method="model")
+        again("--draft-layers", "1", "--draft-threads", "1", method="model,ngram")
         self.refused(USAGE, "ngram is no model", "session", "resume", "--ledger", self.ledger, id, "--draft", "ngram", "-md", path)
         self.refused(USAGE, "no_such.gguf", "session", "resume", "--ledger", self.ledger, id, "-md", "no_such.gguf")
         path.unlink()

@@ -113,7 +113,7 @@ static void test_settings_of_the_workers(void **state) {
   assert_string_equal(w->model, "m.gguf");
   assert_true(w->threads == 3 && w->kv_blocks == 9 && w->sessions == 6 && w->verbose);
   assert_true(w->draft_layers == 4 && w->draft_threads == 2 && w->draft_context == 100 && !w->draft_model);
-  assert_string_equal(w->draft, "model"); /* which its layers mean */
+  assert_string_equal(w->draft, "model,ngram"); /* which its layers mean */
   assert_string_equal(w->pin, "auto");
   assert_true(w->kv == 1 && w->math == 0); /* virtual, f32 */
   assert_string_equal(w->repack_cache, "cache");

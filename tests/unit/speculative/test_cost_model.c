@@ -55,6 +55,17 @@ static void test_narrower_never_costs_more_than_wider(void **state) {
   }
 }
 
+/* Where long contexts happened to be slow, positions look dear and rows cheap: a plain step is not made
+ * cheaper than any forward was. */
+static void test_positions_that_look_dear_make_no_plain_step_cheap(void **state) {
+  (void)state;
+  cost_model c = {0};
+  for (int i = 0; i < 3; i++) cost_model_measured(&c, 1, 100, 750);
+  for (int i = 0; i < 40; i++) cost_model_measured(&c, 8, i % 2 ? 800 : 1600, i % 2 ? 1000 : 1600);
+  assert_true(cost_model_position_us(&c) > 0.5);
+  assert_true(fabs(cost_model_us(&c, 1, 100) - 750) < 1);
+}
+
 /* An unlucky first try of a width does not make it look dear for good. */
 static void test_a_first_sample_is_bounded_by_what_was_expected(void **state) {
   (void)state;
@@ -227,6 +238,7 @@ int main(void) {
       cmocka_unit_test(test_unknown_widths_lie_on_the_line_between_known_ones),
       cmocka_unit_test(test_a_row_beyond_the_known_costs_a_little),
       cmocka_unit_test(test_narrower_never_costs_more_than_wider),
+      cmocka_unit_test(test_positions_that_look_dear_make_no_plain_step_cheap),
       cmocka_unit_test(test_a_first_sample_is_bounded_by_what_was_expected),
       cmocka_unit_test(test_a_first_sample_far_above_the_expected_time_is_soon_measured_again),
       cmocka_unit_test(test_a_second_sample_only_lowers_a_doubtful_first_one),

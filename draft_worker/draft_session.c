@@ -4,8 +4,9 @@
 #include <assert.h>
 #include <math.h>
 
-#define NODES_MAX (DRAFTER_AHEAD_MAX * WIRE_BUDGET_MAX + 1) /* live ones */
-#define NO_HOPE   (TREE_DEPTH_MAX * TREE_SCORE_MIN)
+#define NODES_MAX       (DRAFTER_AHEAD_MAX * WIRE_BUDGET_MAX + 1) /* live ones */
+#define NO_HOPE         (TREE_DEPTH_MAX * TREE_SCORE_MIN)
+#define LOCKSTEP_LEVELS 6 /* of a drafter that computes */
 
 int draft_session_init(draft_session *p, const draft_setup *m, int32_t capacity, uint64_t hash_seed) {
   *p = (draft_session){.slot = p->slot, .committed = p->committed};
@@ -148,14 +149,14 @@ void draft_session_take(draft_session *p, draft_setup *m, int32_t by, const draf
   p->replied = true;
 }
 
-/* token: of a candidate of the node, -1: none. False: the drafter takes no more. */
-static bool submit(draft_session *p, draft_setup *m, int32_t by, int32_t node, int32_t token) {
+/* c: a candidate of the spot; NULL: the spot itself, a node. False: the drafter takes no more. */
+static bool submit(draft_session *p, draft_setup *m, int32_t by, int32_t spot, const draft_candidate *c) {
   const drafter *d = &m->drafters[by];
   draft_query q = {.slot = p->slot};
-  q.depth = expansion_path(&p->expansion, node, q.path);
-  if (token >= 0) q.path[q.depth++] = token;
-  q.handle = token < 0 ? expansion_query(&p->expansion, by, node, m->query_count + 1)
-                       : expansion_query_ahead(&p->expansion, by, node, token, m->query_count + 1);
+  q.depth = expansion_path(&p->expansion, spot, q.path);
+  if (c) q.path[q.depth++] = c->token;
+  q.handle = c ? expansion_query_ahead(&p->expansion, by, spot, c, m->query_count + 1)
+               : expansion_query(&p->expansion, by, spot, m->query_count + 1);
   if (q.handle == 0) return false;
   bool taken = d->kind->submit(d->self, &q);
   if (!taken) expansion_unquery(&p->expansion, by, q.handle);
@@ -167,17 +168,25 @@ static bool submit(draft_session *p, draft_setup *m, int32_t by, int32_t node, i
 static bool query(draft_session *p, draft_setup *m, int32_t by, int32_t node) {
   const drafter *d = &m->drafters[by];
   draft_reply r;
-  if (expansion_queried(&p->expansion, by, node) || !submit(p, m, by, node, -1)) return false;
+  if (expansion_queried(&p->expansion, by, node) || !submit(p, m, by, node, NULL)) return false;
   while (d->kind->take(d->self, &r)) draft_session_take(p, m, by, &r);
   p->replied = false;
   return expansion_replied(&p->expansion, by, node);
+}
+
+/* A level of a tree takes a forward, and in lockstep the target waits for all of them. So a tree is not
+ * deeper there; of a chain every token is a level. */
+static int32_t reach_of(const draft_session *p, const draft_setup *m, const drafter_kind *kind) {
+  int32_t reach = drafter_reach(kind);
+  bool limited = p->options.lockstep && kind->batch_begin && m->candidates != 1;
+  return limited && (reach == 0 || reach > LOCKSTEP_LEVELS) ? LOCKSTEP_LEVELS : reach;
 }
 
 static expansion_limits limits_of(const draft_session *p, const draft_setup *m, int32_t by) {
   const drafter_kind *kind = m->drafters[by].kind;
   return (expansion_limits){.hope = p->options.lockstep ? 0 : kind->hope,
                             .least = kind->least,
-                            .reach = drafter_reach(kind),
+                            .reach = reach_of(p, m, kind),
                             .absent = p->held[by] == DRAFTER_ABSENT};
 }
 
@@ -188,6 +197,10 @@ static void add_frontier(draft_session *p, const draft_setup *m, int32_t by, boo
   if (p->held[by] < p->committed.length || full || (m->colocated && p->done)) return;
   const expansion_limits limits = limits_of(p, m, by);
   (ahead ? expansion_frontier_add_ahead : expansion_frontier_add)(f, &p->expansion, by, &limits);
+}
+
+static void submit_frontier(draft_session *p, draft_setup *m, int32_t by, const expansion_frontier_node *n) {
+  submit(p, m, by, n->spot, n->candidate.token < 0 ? NULL : &n->candidate);
 }
 
 static void fill_batch(draft_session *const *list, int32_t count, draft_setup *m, int32_t first, int32_t by) {
@@ -202,7 +215,7 @@ static void fill_batch(draft_session *const *list, int32_t count, draft_setup *m
   }
   for (int32_t i = 0; i < count; i++) /* a session's queries one after the other */
     for (int32_t k = 0; k < f.count; k++)
-      if (f.list[k].of == &list[i]->expansion) submit(list[i], m, by, f.list[k].node, f.list[k].token);
+      if (f.list[k].of == &list[i]->expansion) submit_frontier(list[i], m, by, &f.list[k]);
 }
 
 bool draft_session_batch(draft_session *const *list, int32_t count, draft_setup *m, int32_t first,

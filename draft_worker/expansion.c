@@ -23,15 +23,29 @@ void expansion_reset(expansion *x) {
   for (int32_t i = 0; i < EXPANSION_AHEAD_MAX; i++) x->ahead[i].used = false;
 }
 
-float expansion_total(const expansion *x, int32_t node) {
-  return node == TREE_ROOT ? 0 : x->live.nodes[node].total;
+/* NULL: the spot is a node. */
+static const expansion_ahead *ahead_at(const expansion *x, int32_t spot) {
+  return spot >= TREE_NODE_MAX ? &x->ahead[spot - TREE_NODE_MAX] : NULL;
 }
 
-int32_t expansion_path(const expansion *x, int32_t node, int32_t *path) {
-  int32_t depth = node == TREE_ROOT ? 0 : x->live.nodes[node].depth;
+static int32_t depth_of(const expansion *x, int32_t spot) {
+  int32_t above = 0;
+  for (; ahead_at(x, spot); spot = ahead_at(x, spot)->parent) above++;
+  return above + (spot == TREE_ROOT ? 0 : x->live.nodes[spot].depth);
+}
+
+float expansion_total(const expansion *x, int32_t spot) {
+  float total = 0;
+  for (; ahead_at(x, spot); spot = ahead_at(x, spot)->parent) total += ahead_at(x, spot)->score;
+  return spot == TREE_ROOT ? total : total + x->live.nodes[spot].total;
+}
+
+int32_t expansion_path(const expansion *x, int32_t spot, int32_t *path) {
+  int32_t depth = depth_of(x, spot);
   for (int32_t i = depth; i > 0; i--) {
-    path[i - 1] = x->live.nodes[node].token;
-    node = x->live.nodes[node].parent;
+    const expansion_ahead *a = ahead_at(x, spot);
+    path[i - 1] = a ? a->token : x->live.nodes[spot].token;
+    spot = a ? a->parent : x->live.nodes[spot].parent;
   }
   return depth;
 }
@@ -51,8 +65,9 @@ int32_t expansion_node(const expansion *x, int32_t by, const expansion_entry *e)
   return i == x->live.capacity ? TREE_ROOT : i;
 }
 
-static uint32_t mark_of(const expansion *x, int32_t node) {
-  return node == TREE_ROOT ? 1 : x->live.nodes[node].stamp + 1;
+static uint32_t mark_of(const expansion *x, int32_t spot) {
+  if (ahead_at(x, spot)) return ahead_at(x, spot)->stamp;
+  return spot == TREE_ROOT ? 1 : x->live.nodes[spot].stamp + 1;
 }
 
 bool expansion_queried(expansion *x, int32_t by, int32_t node) {
@@ -84,30 +99,45 @@ static expansion_entry *waiting_entry(expansion *x, int32_t by, int32_t node, ui
 
 /* --- candidates that are not in the tree --- */
 
-/* Is it in use? One whose parent is gone is not. */
+/* Is it in use? One whose parent is gone, or one further up, is not. */
 static bool is_ahead(const expansion *x, const expansion_ahead *a) {
-  bool parent = a->parent == TREE_ROOT || x->live.nodes[a->parent].live;
-  return a->used && (a->node >= 0 || (parent && mark_of(x, a->parent) == a->entry.mark));
+  for (; a->used && a->node < 0; a = ahead_at(x, a->parent)) {
+    if (mark_of(x, a->parent) != a->entry.mark) return false;
+    if (!ahead_at(x, a->parent)) return a->parent == TREE_ROOT || x->live.nodes[a->parent].live;
+  }
+  return a->used;
 }
 
-static expansion_ahead *find_ahead(expansion *x, int32_t by, int32_t node, int32_t token) {
+static expansion_ahead *find_ahead(expansion *x, int32_t by, int32_t spot, int32_t token) {
   for (expansion_ahead *a = x->ahead; a < x->ahead + EXPANSION_AHEAD_MAX; a++)
-    if (is_ahead(x, a) && a->node < 0 && a->by == by && a->parent == node && a->token == token) return a;
+    if (a->by == by && a->parent == spot && a->token == token && a->node < 0 && is_ahead(x, a)) return a;
   return NULL;
 }
 
-uint64_t expansion_query_ahead(expansion *x, int32_t by, int32_t node, int32_t token, uint64_t number) {
+uint64_t expansion_query_ahead(expansion *x, int32_t by, int32_t spot, const draft_candidate *c,
+                               uint64_t number) {
   expansion_ahead *a = x->ahead, *end = a + EXPANSION_AHEAD_MAX;
   while (a < end && is_ahead(x, a)) a++;
   if (a == end) return 0;
   uint64_t handle = number * HANDLE_ENTRIES + HANDLE_NODES + (uint64_t)(a - x->ahead);
-  *a = (expansion_ahead){.entry = {.mark = mark_of(x, node), .handle = handle},
+  *a = (expansion_ahead){.entry = {.mark = mark_of(x, spot), .handle = handle},
                          .by = by,
-                         .parent = node,
-                         .token = token,
+                         .parent = spot,
+                         .token = c->token,
+                         .score = c->score,
+                         .stamp = a->stamp + 1,
                          .node = -1,
                          .used = true};
   return handle;
+}
+
+/* What hangs below one spot hangs below another one. */
+static void move_ahead(expansion *x, int32_t by, int32_t from, int32_t to) {
+  for (expansion_ahead *a = x->ahead; a < x->ahead + EXPANSION_AHEAD_MAX; a++) {
+    if (a->by != by || a->parent != from || a->node >= 0 || !is_ahead(x, a)) continue;
+    a->parent = to;
+    a->entry.mark = mark_of(x, to);
+  }
 }
 
 /* A new node that was queried as a candidate has its reply, or waits for it. */
@@ -118,6 +148,7 @@ static void take_ahead(expansion *x, int32_t parent, int32_t token, int32_t node
     expansion_entry *e = expansion_entry_of(x, by, node);
     *e = a->entry;
     e->mark = mark_of(x, node);
+    move_ahead(x, by, EXPANSION_SPOT_AHEAD((int32_t)(a - x->ahead)), node);
     a->node = node;
     a->used = e->handle != 0;
   }
@@ -125,12 +156,9 @@ static void take_ahead(expansion *x, int32_t parent, int32_t token, int32_t node
 
 /* Those below the old root are gone; those below a node that becomes the root are below it. */
 static void reroot_ahead(expansion *x, int32_t by, bool kept, int32_t node) {
-  for (expansion_ahead *a = x->ahead; a < x->ahead + EXPANSION_AHEAD_MAX; a++) {
-    if (!a->used || a->by != by || a->node >= 0) continue;
-    bool below = kept && node >= 0 && a->parent == node && is_ahead(x, a);
-    if (!kept || a->parent == TREE_ROOT) a->used = false;
-    if (below) a->parent = TREE_ROOT, a->entry.mark = mark_of(x, TREE_ROOT);
-  }
+  for (expansion_ahead *a = x->ahead; a < x->ahead + EXPANSION_AHEAD_MAX; a++)
+    if (a->by == by && a->node < 0 && (!kept || a->parent == TREE_ROOT)) a->used = false;
+  if (kept && node >= 0) move_ahead(x, by, node, TREE_ROOT);
 }
 
 static expansion_entry *outstanding_ahead(expansion *x, int32_t by, uint64_t handle, bool *in_tree) {
@@ -224,7 +252,7 @@ static bool is_reached(expansion *x, int32_t by, int32_t node) {
 static void frontier_consider(expansion_frontier *f, expansion *x, int32_t by, int32_t node,
                               const expansion_limits *l) {
   if (!expansion_queried(x, by, node) && may_be_queried(x, node, l) && is_reached(x, by, node))
-    frontier_insert(f, 0, (expansion_frontier_node){x, node, -1, expansion_total(x, node)});
+    frontier_insert(f, 0, (expansion_frontier_node){x, node, {.token = -1}, expansion_total(x, node)});
 }
 
 void expansion_frontier_add(expansion_frontier *f, expansion *x, int32_t by, const expansion_limits *limits) {
@@ -238,27 +266,37 @@ void expansion_frontier_add(expansion_frontier *f, expansion *x, int32_t by, con
   f->nodes = f->count;
 }
 
-static void consider_candidates(expansion_frontier *f, expansion *x, int32_t by, int32_t node,
-                                const expansion_limits *l) {
-  const expansion_entry *e = expansion_entry_of(x, by, node);
-  int32_t depth = node == TREE_ROOT ? 1 : x->live.nodes[node].depth + 1;
-  if (!expansion_replied(x, by, node) || !depth_may_be_queried(depth, l)) return;
+static void consider_candidates(expansion_frontier *f, expansion *x, int32_t by, int32_t spot,
+                                const expansion_entry *e, const expansion_limits *l) {
+  float above = expansion_total(x, spot);
+  if (!depth_may_be_queried(depth_of(x, spot) + 1, l)) return;
   for (int32_t i = e->next; i < e->count; i++) {
-    float total = expansion_total(x, node) + e->list[i].score;
-    if (total < l->least || tree_child(&x->live, node, e->list[i].token) >= 0) continue;
-    if (find_ahead(x, by, node, e->list[i].token)) continue;
-    frontier_insert(f, f->nodes, (expansion_frontier_node){x, node, e->list[i].token, total});
+    float total = above + e->list[i].score;
+    if (total < l->least || (f->count == f->room && total <= f->list[f->count - 1].total)) continue;
+    bool in_tree = !ahead_at(x, spot) && tree_child(&x->live, spot, e->list[i].token) >= 0;
+    if (in_tree || find_ahead(x, by, spot, e->list[i].token)) continue;
+    frontier_insert(f, f->nodes, (expansion_frontier_node){x, spot, e->list[i], total});
   }
+}
+
+static void consider_candidates_of_node(expansion_frontier *f, expansion *x, int32_t by, int32_t node,
+                                        const expansion_limits *l) {
+  if (expansion_replied(x, by, node)) consider_candidates(f, x, by, node, expansion_entry_of(x, by, node), l);
 }
 
 void expansion_frontier_add_ahead(expansion_frontier *f, expansion *x, int32_t by,
                                   const expansion_limits *limits) {
   if (f->nodes == f->room) return;
-  consider_candidates(f, x, by, TREE_ROOT, limits);
+  consider_candidates_of_node(f, x, by, TREE_ROOT, limits);
   for (int32_t i = 0, left = x->live.live_count; left > 0; i++) {
     if (!x->live.nodes[i].live) continue;
-    consider_candidates(f, x, by, i, limits);
+    consider_candidates_of_node(f, x, by, i, limits);
     left--;
+  }
+  for (int32_t i = 0; i < EXPANSION_AHEAD_MAX; i++) {
+    const expansion_ahead *a = &x->ahead[i];
+    if (a->by == by && a->node < 0 && !a->entry.handle && is_ahead(x, a))
+      consider_candidates(f, x, by, EXPANSION_SPOT_AHEAD(i), &a->entry, limits);
   }
 }
 

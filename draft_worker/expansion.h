@@ -1,5 +1,6 @@
 /* expansion.h - the draft tree of one session as it grows, the most probable node first, with each drafter's
- * reply about each node. A `node` is always a slot of the tree or TREE_ROOT. Pure. */
+ * reply about each node. A `node` is always a slot of the tree or TREE_ROOT. A `spot` is a node, or a
+ * candidate that a drafter was queried about although it is not in the tree (EXPANSION_SPOT_AHEAD). Pure. */
 #pragma once
 
 #include "common/base/limit.h"
@@ -19,13 +20,17 @@ typedef struct expansion_entry {
 
 /* A reply about a candidate that is not in the tree yet: a forward with room for more rows than the tree asks
  * for computes those that it will probably ask for next. When the candidate enters the tree, the reply is
- * its node's. */
-#define EXPANSION_AHEAD_MAX LIMIT(64, 4)
+ * its node's. Its parent may be such a candidate, too, so that a level of the tree is there before the tree
+ * gets to it. */
+#define EXPANSION_AHEAD_MAX     LIMIT(64, 4)
+#define EXPANSION_SPOT_AHEAD(i) (TREE_NODE_MAX + (i)) /* the spot of ahead[i] */
 typedef struct expansion_ahead {
-  expansion_entry entry; /* mark: of the parent; handle: as there */
-  int32_t by, parent, token;
-  int32_t node; /* that the candidate has become while its reply is outstanding; -1: none */
-  bool used;    /* by a reply that is outstanding, or that nobody has asked for yet */
+  expansion_entry entry;     /* mark: of the parent; handle: as there */
+  int32_t by, parent, token; /* parent: a spot */
+  float score;               /* given its parent */
+  uint32_t stamp;            /* different for each use of this record */
+  int32_t node;              /* that the candidate has become while its reply is outstanding; -1: none */
+  bool used;                 /* by a reply that is outstanding, or that nobody has asked for yet */
 } expansion_ahead;
 
 typedef struct expansion {
@@ -39,9 +44,9 @@ int expansion_init(expansion *x, int32_t capacity, int32_t drafter_count); /* ER
 void expansion_fini(expansion *x);
 void expansion_reset(expansion *x);
 
-float expansion_total(const expansion *x, int32_t node); /* log of its path probability */
-/* Tokens of the path to a node; returns its depth. */
-int32_t expansion_path(const expansion *x, int32_t node, int32_t *path);
+float expansion_total(const expansion *x, int32_t spot); /* log of its path probability */
+/* Tokens of the path to a spot; returns its depth. */
+int32_t expansion_path(const expansion *x, int32_t spot, int32_t *path);
 
 /* --- queries --- */
 
@@ -51,8 +56,10 @@ bool expansion_queried(expansion *x, int32_t by, int32_t node); /* also before t
 bool expansion_replied(expansion *x, int32_t by, int32_t node);
 /* Notes that the node is queried, and returns the query's handle; number: > 0, different for each query. */
 uint64_t expansion_query(expansion *x, int32_t by, int32_t node, uint64_t number);
-/* The same for a candidate of the node which is not in the tree; 0: there are too many of these. */
-uint64_t expansion_query_ahead(expansion *x, int32_t by, int32_t node, int32_t token, uint64_t number);
+/* The same for a candidate of the drafter's reply about that spot, which is not in the tree; 0: there are too
+ * many of these. */
+uint64_t expansion_query_ahead(expansion *x, int32_t by, int32_t spot, const draft_candidate *c,
+                               uint64_t number);
 /* The query could not be made. */
 void expansion_unquery(expansion *x, int32_t by, uint64_t handle);
 /* Finds the entry to which the reply with that handle belongs; NULL: the node is gone. in_tree: it is that of
@@ -70,8 +77,8 @@ void expansion_join(expansion_entry *computed, expansion_entry *looked_up, int32
 #define EXPANSION_FRONTIER_MAX LIMIT(32, 8)
 typedef struct expansion_frontier_node {
   expansion *of;
-  int32_t node;
-  int32_t token; /* of a candidate of this node; -1: it is the node itself */
+  int32_t spot;
+  draft_candidate candidate; /* of the reply about this spot; token -1: it is the spot itself, a node */
   float total;
 } expansion_frontier_node;
 

@@ -12,7 +12,7 @@ typedef enum {
   MEM_WEIGHTS,
   MEM_KV,
   MEM_ACTIVATIONS,
-  MEM_SPECULATION, /* staging and everything that only trees need: stays 0 without a draft */
+  MEM_SPECULATION, /* staging and everything that only trees need: stays 0 without a draft or a warm-up */
   MEM_TAG_COUNT
 } mem_tag;
 

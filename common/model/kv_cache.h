@@ -13,8 +13,8 @@
  * A cache knows which rows are whose; the rows themselves are on a device, which moves them. What is queued
  * there first is done first, so a commit may be followed at once by whatever uses its rows, the staged rows'
  * place or the blocks. The device takes the memory of committed rows at open, and that of staged rows at the
- * first stage (MEM_SPECULATION), so that without a draft there is none. Staged rows come from one pool: a
- * sequence gets whole tiles of it while it needs them, and its callers see slots of its own, [0,
+ * first stage (MEM_SPECULATION), so that without a draft or a warm-up there is none. Staged rows come from
+ * one pool: a sequence gets whole tiles of it while it needs them, and its callers see slots of its own, [0,
  * KV_STAGE_MAX).
  *
  * A key of logical position p is in tile slot p mod OPS_TILE, whether committed or staged. */

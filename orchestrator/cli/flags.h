@@ -5,7 +5,7 @@
 #include "orchestrator/service/request.h"
 #include <limits.h>
 
-/* What a head, and a smaller model, mean: prompt lookup adds to them and costs nothing. */
+/* What a head, and a smaller model, mean: prompt lookup adds to them and costs next to nothing. */
 #define FLAGS_HEAD_DRAFT  "eagle3,ngram"
 #define FLAGS_MODEL_DRAFT "model,ngram"
 

@@ -405,8 +405,6 @@ static void test_more_rows_give_the_same_tree_sooner(void **state) {
   assert_true(few <= alone / 2 && many < few);
 }
 
-/* --- drafters that may not go past their own guess --- */
-
 static int32_t deepest(const world *w) {
   const tree *live = &w->p.expansion.live;
   int32_t most = 0;
@@ -414,6 +412,40 @@ static int32_t deepest(const world *w) {
     if (live->nodes[i].live && live->nodes[i].depth > most) most = live->nodes[i].depth;
   return most;
 }
+
+/* How deep a tree of this budget gets in lockstep, of a drafter whose first candidate is nearly certain. */
+static int32_t depth_of_sure_tree(int32_t candidates, int32_t budget) {
+  static draft_batch b;
+  static draft_results r;
+  world w = {.setup = {.reader = -1, .drafter_count = 1, .candidates = candidates}};
+  uint64_t first;
+  int32_t batches = 0;
+  assert_int_equal(model_drafter_open(&w.setup.drafters[0], 8, NULL), ERR_OK);
+  open_session(&w.p, &w.setup, (const int32_t[]){1}, 1, true);
+  w.p.options.budget = budget;
+  for (; next_batch(&w, &b); batches++) {
+    r = (draft_results){.result_count = b.query_count};
+    for (int32_t i = 0; i < b.query_count; i++) {
+      reply_about(&b.queries[i], &r.results[i]);
+      r.results[i].list[0].value += 6;
+    }
+    give(&w, &r);
+    grow(&w, &first);
+  }
+  assert_true(w.p.done);
+  int32_t depth = deepest(&w);
+  assert_in_range(batches, 1, depth);
+  close_world(&w);
+  return depth;
+}
+
+static void test_a_tree_in_lockstep_takes_six_forwards(void **state) {
+  (void)state;
+  assert_int_equal(depth_of_sure_tree(0, 24), 6);
+  assert_int_equal(depth_of_sure_tree(1, 9), 9); /* a chain is as long as it is */
+}
+
+/* --- drafters that may not go past their own guess --- */
 
 /* A block of two tokens: two candidates, and two after each of them. The tree is done then, and the next
  * block comes when C has grown. */
@@ -568,6 +600,7 @@ int main(void) {
       cmocka_unit_test(test_a_colocated_draft_keeps_its_tree_back),
       cmocka_unit_test(test_a_colocated_head_reads_the_prompt_at_once),
       cmocka_unit_test(test_in_lockstep_a_tree_is_sent_whole),
+      cmocka_unit_test(test_a_tree_in_lockstep_takes_six_forwards),
       cmocka_unit_test(test_more_rows_give_the_same_tree_sooner),
       cmocka_unit_test(test_a_block_draft_waits_at_the_end_of_its_block),
       cmocka_unit_test(test_a_block_draft_is_not_queried_below_others_guesses),

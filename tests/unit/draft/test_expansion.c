@@ -90,17 +90,17 @@ static void test_the_frontier_is_the_most_probable_nodes_without_a_query(void **
   expansion_frontier_add(&f, &x, 0, &(expansion_limits){.least = -3});
   expansion_frontier_add(&f, &y, 0, &(expansion_limits){.least = -3});
   assert_int_equal(f.count, 2);
-  assert_true(f.list[0].of == &x && f.list[0].node == likely);
-  assert_true(f.list[1].of == &y && f.list[1].node == other);
+  assert_true(f.list[0].of == &x && f.list[0].spot == likely);
+  assert_true(f.list[1].of == &y && f.list[1].spot == other);
   replied(&x, 0, likely);
   f = (expansion_frontier){.room = 8};
   expansion_frontier_add(&f, &x, 0, &(expansion_limits){.least = -3});
   assert_int_equal(f.count, 1);
-  assert_int_equal(f.list[0].node, below); /* and `poor` is too poor */
+  assert_int_equal(f.list[0].spot, below); /* and `poor` is too poor */
   f = (expansion_frontier){.room = 8};
   expansion_frontier_add(&f, &x, 0, &(expansion_limits){.least = -5});
   assert_int_equal(f.count, 2);
-  assert_int_equal(f.list[1].node, poor);
+  assert_int_equal(f.list[1].spot, poor);
   expansion_fini(&x);
   expansion_fini(&y);
 }
@@ -114,17 +114,17 @@ static void test_the_frontier_follows_the_replies_of_its_own_drafter(void **stat
   replied(&x, 0, node);
   expansion_frontier f = {.room = 8};
   expansion_frontier_add(&f, &x, 1, &(expansion_limits){.least = -5});
-  assert_true(f.count == 1 && f.list[0].node == TREE_ROOT);
+  assert_true(f.count == 1 && f.list[0].spot == TREE_ROOT);
   expansion_query(&x, 1, TREE_ROOT, 7); /* and after its reply has come */
   f = (expansion_frontier){.room = 8};
   expansion_frontier_add(&f, &x, 1, &(expansion_limits){.least = -5});
   assert_int_equal(f.count, 0);
   expansion_entry_of(&x, 1, TREE_ROOT)->handle = 0;
   expansion_frontier_add(&f, &x, 1, &(expansion_limits){.least = -5});
-  assert_true(f.count == 1 && f.list[0].node == node);
+  assert_true(f.count == 1 && f.list[0].spot == node);
   f = (expansion_frontier){.room = 8};
   expansion_frontier_add(&f, &x, 0, &(expansion_limits){.least = -5});
-  assert_true(f.count == 1 && f.list[0].node == below);
+  assert_true(f.count == 1 && f.list[0].spot == below);
   expansion_fini(&x);
 }
 
@@ -138,7 +138,7 @@ static void test_no_node_beyond_a_drafters_reach_is_queried(void **state) {
   for (int32_t by = 0; by < 2; by++) reply(&x, by, TREE_ROOT, 0, NULL, NULL);
   expansion_frontier f = {.room = 8};
   expansion_frontier_add(&f, &x, 0, block);
-  assert_true(f.count == 1 && f.list[0].node == node);
+  assert_true(f.count == 1 && f.list[0].spot == node);
   expansion_step s = expansion_best(&x, block);
   assert_true(s.any && s.query && s.by == 0 && s.node == node);
   for (int32_t by = 0; by < 2; by++) reply(&x, by, node, 0, NULL, NULL);
@@ -147,13 +147,18 @@ static void test_no_node_beyond_a_drafters_reach_is_queried(void **state) {
   assert_int_equal(f.count, 0);
   assert_false(expansion_best(&x, block).any); /* nobody waits for a reply about what lies below */
   expansion_frontier_add(&f, &x, 1, exact);
-  assert_true(f.count == 1 && f.list[0].node == below); /* the other one may be queried there */
+  assert_true(f.count == 1 && f.list[0].spot == below); /* the other one may be queried there */
   s = expansion_best(&x, exact);
   assert_true(s.any && s.query && s.node == below);
   expansion_fini(&x);
 }
 
 /* --- candidates that are not in the tree --- */
+
+/* The drafter is queried about a candidate of its reply about a spot. */
+static uint64_t query_ahead(expansion *x, int32_t by, int32_t spot, int32_t token, uint64_t number) {
+  return expansion_query_ahead(x, by, spot, &(draft_candidate){.token = token, .score = -0.1f}, number);
+}
 
 /* The drafter's reply about a candidate has come. */
 static void reply_ahead(expansion *x, int32_t by, uint64_t handle, int32_t token, float score) {
@@ -181,16 +186,16 @@ static void test_the_frontier_goes_on_with_candidates(void **state) {
   expansion_frontier_add(&f, &x, 0, &l);
   expansion_frontier_add_ahead(&f, &x, 0, &l);
   assert_true(f.count == 3 && f.nodes == 2); /* 5 is a node; 7 is too poor; 9 is not its own */
-  assert_true(f.list[0].node == node && f.list[1].node == poor && f.list[0].token < 0);
-  assert_true(f.list[2].node == TREE_ROOT && f.list[2].token == 6 && f.list[2].total == -1);
-  assert_true(expansion_query_ahead(&x, 0, TREE_ROOT, 6, 1) > 0);
+  assert_true(f.list[0].spot == node && f.list[1].spot == poor && f.list[0].candidate.token < 0);
+  assert_true(f.list[2].spot == TREE_ROOT && f.list[2].candidate.token == 6 && f.list[2].total == -1);
+  assert_true(query_ahead(&x, 0, TREE_ROOT, 6, 1) > 0);
   f = (expansion_frontier){.room = 8};
   expansion_frontier_add_ahead(&f, &x, 0, &l);
   assert_int_equal(f.count, 0); /* it is queried already */
   f = (expansion_frontier){.room = 1};
   expansion_frontier_add(&f, &x, 0, &l);
   expansion_frontier_add_ahead(&f, &x, 0, &l);
-  assert_true(f.count == 1 && f.list[0].node == node);
+  assert_true(f.count == 1 && f.list[0].spot == node);
   expansion_fini(&x);
 }
 
@@ -210,8 +215,8 @@ static void test_a_candidates_reply_is_that_of_its_node(void **state) {
   (void)state;
   expansion x = with_drafters(2);
   reply(&x, 0, TREE_ROOT, 2, (const int32_t[]){4, 5}, (const float[]){-0.1f, -0.5f});
-  uint64_t early = expansion_query_ahead(&x, 0, TREE_ROOT, 4, 1);
-  uint64_t late = expansion_query_ahead(&x, 0, TREE_ROOT, 5, 2);
+  uint64_t early = query_ahead(&x, 0, TREE_ROOT, 4, 1);
+  uint64_t late = query_ahead(&x, 0, TREE_ROOT, 5, 2);
   assert_null(outstanding(&x, 1, early)); /* another drafter's */
   reply_ahead(&x, 0, early, 40, -0.2f);
   int32_t node = add_candidate(&x, 0, TREE_ROOT);
@@ -225,13 +230,93 @@ static void test_a_candidates_reply_is_that_of_its_node(void **state) {
   expansion_fini(&x);
 }
 
+/* Root > 4 > 40 > 400, of which nothing is in the tree. Returns the handle of the query about 40. */
+static uint64_t three_ahead(expansion *x, int32_t by) {
+  reply(x, by, TREE_ROOT, 1, (const int32_t[]){4}, (const float[]){-0.1f});
+  reply_ahead(x, by, query_ahead(x, by, TREE_ROOT, 4, 1), 40, -0.2f);
+  return query_ahead(x, by, EXPANSION_SPOT_AHEAD(2 * by), 40, 2); /* two records each */
+}
+
+static void test_the_frontier_goes_on_below_candidates(void **state) {
+  (void)state;
+  expansion x = with_drafters(1);
+  int32_t path[TREE_DEPTH_MAX];
+  reply(&x, 0, TREE_ROOT, 2, (const int32_t[]){4, 5}, (const float[]){-0.1f, -0.5f});
+  reply_ahead(&x, 0, query_ahead(&x, 0, TREE_ROOT, 4, 1), 40, -0.25f);
+  expansion_frontier f = {.room = 8};
+  expansion_frontier_add_ahead(&f, &x, 0, exact);
+  assert_int_equal(f.count, 2);
+  assert_true(f.list[0].spot == EXPANSION_SPOT_AHEAD(0) && f.list[0].candidate.token == 40);
+  assert_true(fabsf(f.list[0].total - -0.35f) < 1e-6f);
+  assert_true(f.list[1].spot == TREE_ROOT && f.list[1].candidate.token == 5);
+  assert_int_equal(expansion_path(&x, EXPANSION_SPOT_AHEAD(0), path), 1);
+  assert_int_equal(path[0], 4);
+  f = (expansion_frontier){.room = 8};
+  expansion_frontier_add_ahead(&f, &x, 0, &(expansion_limits){.least = -9, .reach = 2});
+  assert_true(f.count == 1 && f.list[0].candidate.token == 5); /* 40 is beyond its reach */
+  uint64_t below = query_ahead(&x, 0, EXPANSION_SPOT_AHEAD(0), 40, 2);
+  f = (expansion_frontier){.room = 8};
+  expansion_frontier_add_ahead(&f, &x, 0, exact);
+  assert_true(f.count == 1 && f.list[0].candidate.token == 5); /* 40 is queried */
+  reply_ahead(&x, 0, below, 400, -0.2f);
+  assert_int_equal(expansion_path(&x, EXPANSION_SPOT_AHEAD(1), path), 2);
+  assert_true(path[0] == 4 && path[1] == 40);
+  expansion_fini(&x);
+}
+
+static void test_a_level_is_there_before_the_tree_gets_to_it(void **state) {
+  (void)state;
+  expansion x = with_drafters(1);
+  reply_ahead(&x, 0, three_ahead(&x, 0), 400, -0.2f);
+  int32_t node = add_candidate(&x, 0, TREE_ROOT);
+  assert_true(expansion_replied(&x, 0, node));
+  node = add_candidate(&x, 0, node);
+  assert_true(expansion_replied(&x, 0, node) && x.live.nodes[node].token == 40);
+  node = add_candidate(&x, 0, node);
+  assert_true(x.live.nodes[node].token == 400 && !expansion_queried(&x, 0, node));
+  expansion_fini(&x);
+}
+
+static void test_what_hangs_below_a_candidate_goes_with_it(void **state) {
+  (void)state;
+  expansion x = with_drafters(2);
+  uint64_t below[2];
+  for (int32_t by = 0; by < 2; by++) below[by] = three_ahead(&x, by);
+  add_candidate(&x, 0, TREE_ROOT);
+  expansion_reroot(&x, 0, DRAFTER_REPLIES_LAST, (const int32_t[]){4}, 1);
+  expansion_reroot(&x, 1, DRAFTER_REPLIES_ARE_GUESSES, (const int32_t[]){4}, 1);
+  tree_advance(&x.live, (const int32_t[]){4}, 1);
+  assert_null(outstanding(&x, 1, below[1]));
+  reply_ahead(&x, 0, below[0], 400, -0.3f);
+  int32_t node = add_candidate(&x, 0, TREE_ROOT);
+  assert_true(expansion_replied(&x, 0, node) && x.live.nodes[node].token == 40);
+  below[0] = query_ahead(&x, 0, node, 400, 3);
+  expansion_reroot(&x, 0, DRAFTER_REPLIES_LAST, (const int32_t[]){9}, 1);
+  tree_advance(&x.live, (const int32_t[]){9}, 1);
+  assert_null(outstanding(&x, 0, below[0]));
+  expansion_fini(&x);
+}
+
+/* ... and one that takes the place of a candidate does not inherit what hung below it. */
+static void test_a_candidate_in_anothers_place_begins_anew(void **state) {
+  (void)state;
+  expansion x = with_drafters(1);
+  uint64_t below = three_ahead(&x, 0);
+  expansion_reroot(&x, 0, DRAFTER_REPLIES_LAST, (const int32_t[]){9}, 1);
+  assert_null(outstanding(&x, 0, below));
+  reply(&x, 0, TREE_ROOT, 1, (const int32_t[]){6}, (const float[]){-0.1f});
+  query_ahead(&x, 0, TREE_ROOT, 6, 7);
+  assert_null(outstanding(&x, 0, below));
+  expansion_fini(&x);
+}
+
 static void test_a_query_that_is_taken_back_was_not_made(void **state) {
   (void)state;
   expansion x = with_drafters(1);
   expansion_unquery(&x, 0, expansion_query(&x, 0, TREE_ROOT, 1));
   assert_false(expansion_queried(&x, 0, TREE_ROOT));
   reply(&x, 0, TREE_ROOT, 1, (const int32_t[]){4}, (const float[]){-0.1f});
-  uint64_t handle = expansion_query_ahead(&x, 0, TREE_ROOT, 4, 2);
+  uint64_t handle = query_ahead(&x, 0, TREE_ROOT, 4, 2);
   expansion_unquery(&x, 0, handle);
   assert_null(outstanding(&x, 0, handle));
   expansion_frontier f = {.room = 8};
@@ -245,10 +330,10 @@ static void test_there_is_an_end_to_what_is_queried_ahead(void **state) {
   expansion x = with_drafters(1);
   int32_t node = add(&x, TREE_ROOT, 4, -1);
   for (int32_t i = 0; i < EXPANSION_AHEAD_MAX; i++)
-    assert_true(expansion_query_ahead(&x, 0, node, i, 1 + (uint64_t)i) > 0);
-  assert_true(expansion_query_ahead(&x, 0, TREE_ROOT, 5, 1000) == 0);
+    assert_true(query_ahead(&x, 0, node, i, 1 + (uint64_t)i) > 0);
+  assert_true(query_ahead(&x, 0, TREE_ROOT, 5, 1000) == 0);
   tree_advance(&x.live, (const int32_t[]){9}, 1); /* the node is dead */
-  assert_true(expansion_query_ahead(&x, 0, TREE_ROOT, 5, 1001) > 0);
+  assert_true(query_ahead(&x, 0, TREE_ROOT, 5, 1001) > 0);
   expansion_fini(&x);
 }
 
@@ -260,8 +345,8 @@ static void test_candidates_move_to_the_root_with_c(void **state) {
   for (int32_t by = 0; by < 2; by++) {
     replied(&x, by, TREE_ROOT);
     reply(&x, by, node, 1, (const int32_t[]){7}, (const float[]){-0.1f});
-    above[by] = expansion_query_ahead(&x, by, TREE_ROOT, 5, 1);
-    below[by] = expansion_query_ahead(&x, by, node, 7, 2);
+    above[by] = query_ahead(&x, by, TREE_ROOT, 5, 1);
+    below[by] = query_ahead(&x, by, node, 7, 2);
   }
   expansion_reroot(&x, 0, DRAFTER_REPLIES_LAST, (const int32_t[]){4}, 1);
   expansion_reroot(&x, 1, DRAFTER_REPLIES_ARE_GUESSES, (const int32_t[]){4}, 1);
@@ -452,6 +537,10 @@ int main(void) {
       cmocka_unit_test(test_the_frontier_goes_on_with_candidates),
       cmocka_unit_test(test_no_candidate_beyond_a_drafters_reach_is_queried),
       cmocka_unit_test(test_a_candidates_reply_is_that_of_its_node),
+      cmocka_unit_test(test_the_frontier_goes_on_below_candidates),
+      cmocka_unit_test(test_a_level_is_there_before_the_tree_gets_to_it),
+      cmocka_unit_test(test_what_hangs_below_a_candidate_goes_with_it),
+      cmocka_unit_test(test_a_candidate_in_anothers_place_begins_anew),
       cmocka_unit_test(test_a_query_that_is_taken_back_was_not_made),
       cmocka_unit_test(test_there_is_an_end_to_what_is_queried_ahead),
       cmocka_unit_test(test_candidates_move_to_the_root_with_c),

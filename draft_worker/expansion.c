@@ -236,9 +236,14 @@ static bool may_be_queried(const expansion *x, int32_t node, const expansion_lim
   return depth_may_be_queried(n->depth, l) && !(n->total < l->least);
 }
 
+/* Does one with this total get in, behind the `first` that stay? */
+static bool frontier_takes(const expansion_frontier *f, int32_t first, float total) {
+  return f->count < f->room || (f->count > first && total > f->list[f->count - 1].total);
+}
+
 /* The list from `first` on is in order. */
 static void frontier_insert(expansion_frontier *f, int32_t first, expansion_frontier_node n) {
-  if (f->count == f->room && !(f->count > first && n.total > f->list[f->count - 1].total)) return;
+  if (!frontier_takes(f, first, n.total)) return;
   int32_t i = f->count < f->room ? f->count++ : f->count - 1;
   for (; i > first && n.total > f->list[i - 1].total; i--) f->list[i] = f->list[i - 1];
   f->list[i] = n;
@@ -272,7 +277,7 @@ static void consider_candidates(expansion_frontier *f, expansion *x, int32_t by,
   if (!depth_may_be_queried(depth_of(x, spot) + 1, l)) return;
   for (int32_t i = e->next; i < e->count; i++) {
     float total = above + e->list[i].score;
-    if (total < l->least || (f->count == f->room && total <= f->list[f->count - 1].total)) continue;
+    if (total < l->least || !frontier_takes(f, f->nodes, total)) continue;
     bool in_tree = !ahead_at(x, spot) && tree_child(&x->live, spot, e->list[i].token) >= 0;
     if (in_tree || find_ahead(x, by, spot, e->list[i].token)) continue;
     frontier_insert(f, f->nodes, (expansion_frontier_node){x, spot, e->list[i], total});

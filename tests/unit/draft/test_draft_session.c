@@ -373,24 +373,37 @@ static void reply_about(const draft_query *q, draft_result *to) {
     to->list[i] = (sampler_ranked){(int32_t)(hash / (uint32_t)(5 + i) % 40) * 3 + i, 3 - 0.4f * (float)i};
 }
 
-/* How many batches a tree takes in lockstep, and which one it is. */
-static int32_t batches_of(int32_t rows, uint64_t *digest) {
+/* Grows a tree in lockstep; returns how many batches it takes. surer: what the first candidates are above the
+ * others besides. */
+static int32_t grow_in_lockstep(world *w, int32_t rows, int32_t budget, float surer) {
   static draft_batch b;
   static draft_results r;
-  world w = {.setup = {.reader = -1, .drafter_count = 1}};
   uint64_t first;
   int32_t batches = 0;
-  assert_int_equal(model_drafter_open(&w.setup.drafters[0], rows, NULL), ERR_OK);
-  open_session(&w.p, &w.setup, (const int32_t[]){1}, 1, true);
-  w.p.options.budget = 24;
-  for (; next_batch(&w, &b); batches++) {
+  w->setup.reader = -1;
+  w->setup.drafter_count = 1;
+  assert_int_equal(model_drafter_open(&w->setup.drafters[0], rows, NULL), ERR_OK);
+  open_session(&w->p, &w->setup, (const int32_t[]){1}, 1, true);
+  w->p.options.budget = budget;
+  for (; next_batch(w, &b); batches++) {
     assert_in_range(b.query_count, 1, rows);
     r = (draft_results){.result_count = b.query_count};
-    for (int32_t i = 0; i < b.query_count; i++) reply_about(&b.queries[i], &r.results[i]);
-    give(&w, &r);
-    grow(&w, &first);
+    for (int32_t i = 0; i < b.query_count; i++) {
+      reply_about(&b.queries[i], &r.results[i]);
+      r.results[i].list[0].value += surer;
+    }
+    give(w, &r);
+    grow(w, &first);
   }
-  assert_true(w.p.done && w.p.expansion.live.live_count == 24);
+  assert_true(w->p.done);
+  return batches;
+}
+
+/* How many batches a tree takes, and which one it is. */
+static int32_t batches_of(int32_t rows, uint64_t *digest) {
+  world w = {0};
+  int32_t batches = grow_in_lockstep(&w, rows, 24, 0);
+  assert_int_equal(w.p.expansion.live.live_count, 24);
   *digest = tree_digest(&w.p.expansion.live);
   close_world(&w);
   return batches;
@@ -413,26 +426,10 @@ static int32_t deepest(const world *w) {
   return most;
 }
 
-/* How deep a tree of this budget gets in lockstep, of a drafter whose first candidate is nearly certain. */
+/* How deep a tree of this budget gets, of a drafter whose first candidate is nearly certain. */
 static int32_t depth_of_sure_tree(int32_t candidates, int32_t budget) {
-  static draft_batch b;
-  static draft_results r;
-  world w = {.setup = {.reader = -1, .drafter_count = 1, .candidates = candidates}};
-  uint64_t first;
-  int32_t batches = 0;
-  assert_int_equal(model_drafter_open(&w.setup.drafters[0], 8, NULL), ERR_OK);
-  open_session(&w.p, &w.setup, (const int32_t[]){1}, 1, true);
-  w.p.options.budget = budget;
-  for (; next_batch(&w, &b); batches++) {
-    r = (draft_results){.result_count = b.query_count};
-    for (int32_t i = 0; i < b.query_count; i++) {
-      reply_about(&b.queries[i], &r.results[i]);
-      r.results[i].list[0].value += 6;
-    }
-    give(&w, &r);
-    grow(&w, &first);
-  }
-  assert_true(w.p.done);
+  world w = {.setup = {.candidates = candidates}};
+  int32_t batches = grow_in_lockstep(&w, 8, budget, 6);
   int32_t depth = deepest(&w);
   assert_in_range(batches, 1, depth);
   close_world(&w);

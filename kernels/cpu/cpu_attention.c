@@ -29,11 +29,11 @@ static bool quantizes_heads(const attention_job *j) {
   return j->heads / s->kv_heads * s->head_dim % OPS_BLOCK == 0;
 }
 
-/* Where the thread goes on: at the next sequence of its chunk, or at a chunk further on. */
+/* Where the thread goes on: at the next sequence of its chunk, or at the next chunk. */
 static const cpu_kv *what_follows(const attention_job *j, int32_t row, int32_t end, int32_t *head) {
   int32_t kv_heads = j->kv->shape.kv_heads;
   if (row < end) return j->rows[row].kv;
-  int32_t chunk = (end - 1) / j->rows_each * kv_heads + *head + j->threads;
+  int32_t chunk = (end - 1) / j->rows_each * kv_heads + *head + 1;
   *head = chunk % kv_heads;
   row = chunk / kv_heads * j->rows_each;
   return row < j->count ? j->rows[row].kv : NULL;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define COMMIT_LINE 64 /* bytes that are fetched at once */
+#define STORE_ROWS  32 /* of a chunk of rope_store */
 #define ANGLE_COST  32 /* multiply-adds that an angle costs, for the choice of threads */
 
 /* --- where things lie --- */
@@ -256,7 +257,7 @@ void cpu_rope(device *d, const device_rope *r) {
   if (!cpu_op_grow(c, &c->angles, (size_t)rows * 2 * (size_t)r->dim * sizeof(float))) return;
   rope_job j = {c->batch.rows, cpu_vector(r->frequency), c->angles.data, r->times, r->dim};
   c->rope_dim = r->dim;
-  cpu_run_rows(c, rows, (int64_t)rows * r->dim / 2 * ANGLE_COST, rope_row, &j);
+  cpu_run(c, rows, (int64_t)rows * r->dim / 2 * ANGLE_COST, rope_row, &j);
 }
 
 /* --- rope_store --- */
@@ -264,7 +265,7 @@ void cpu_rope(device *d, const device_rope *r) {
 typedef struct store_job {
   const cpu_kernels *k;
   device_kv *kv;
-  int32_t layer, heads, rope_dim;
+  int32_t layer, heads, rope_dim, count; /* count: of rows */
   const cpu_row *rows;
   const float *angles, *q_norm, *k_norm;
   float eps;
@@ -292,19 +293,28 @@ static void store_head(const store_job *j, int32_t i, int32_t head, const float 
   j->k->store(s->type, element_at(s, values, at), 1, value, s->head_dim);
 }
 
-static void store_row(void *context, int32_t i, int32_t thread) {
+static void store_key(const store_job *j, int32_t i, int32_t head) {
+  const ops_kv_shape *s = &j->kv->shape;
+  size_t dim = (size_t)s->head_dim, at = ((size_t)i * (size_t)s->kv_heads + (size_t)head) * dim;
+  float key[OPS_HEAD_DIM_MAX];
+  memcpy(key, j->keys + at, dim * sizeof *key);
+  rotate(j, i, j->k_norm, key);
+  store_head(j, i, head, key, j->values + at);
+}
+
+/* A head of the queries, or of the keys and values, in a few rows. Keys of neighbouring rows share cache
+ * lines, so that a thread has them all. */
+static void store_chunk(void *context, int32_t chunk, int32_t thread) {
   (void)thread;
   const store_job *j = context;
-  const ops_kv_shape *s = &j->kv->shape;
-  size_t dim = (size_t)s->head_dim;
-  float key[OPS_HEAD_DIM_MAX];
-  for (int32_t h = 0; h < j->heads; h++)
-    rotate(j, i, j->q_norm, j->q + ((size_t)i * (size_t)j->heads + (size_t)h) * dim);
-  for (int32_t h = 0; h < s->kv_heads; h++) {
-    size_t at = ((size_t)i * (size_t)s->kv_heads + (size_t)h) * dim;
-    memcpy(key, j->keys + at, dim * sizeof *key);
-    rotate(j, i, j->k_norm, key);
-    store_head(j, i, h, key, j->values + at);
+  int32_t kv_heads = j->kv->shape.kv_heads, all = kv_heads + j->heads, head = chunk % all;
+  int32_t first = chunk / all * STORE_ROWS, end = cpu_min(first + STORE_ROWS, j->count);
+  size_t dim = (size_t)j->kv->shape.head_dim;
+  for (int32_t i = first; i < end; i++) {
+    if (head < kv_heads)
+      store_key(j, i, head);
+    else
+      rotate(j, i, j->q_norm, j->q + ((size_t)i * (size_t)j->heads + (size_t)(head - kv_heads)) * dim);
   }
 }
 
@@ -322,6 +332,7 @@ void cpu_rope_store(device *d, int32_t layer, const device_rotary *r, device_act
                  .layer = layer,
                  .heads = q->columns / s->head_dim,
                  .rope_dim = c->rope_dim,
+                 .count = b->row_count,
                  .rows = b->rows,
                  .angles = c->angles.data,
                  .q_norm = cpu_vector(r->q_norm),
@@ -333,6 +344,7 @@ void cpu_rope_store(device *d, int32_t layer, const device_rotary *r, device_act
   for (int32_t i = 0; b->staged && i < b->row_count; i++)
     d->counters.staged_writes += b->rows[i].path_count > 0;
   cpu_late_settle(c->kv, layer);
-  cpu_run_rows(c, b->row_count, (int64_t)b->row_count * (j.heads + 2 * s->kv_heads) * s->head_dim, store_row,
-               &j);
+  int32_t blocks = (b->row_count + STORE_ROWS - 1) / STORE_ROWS;
+  int64_t elements = (int64_t)b->row_count * (j.heads + 2 * s->kv_heads) * s->head_dim;
+  cpu_run(c, blocks * (s->kv_heads + j.heads), elements, store_chunk, &j);
 }

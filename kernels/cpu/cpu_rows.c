@@ -22,7 +22,7 @@ void cpu_embed(device *d, const device_weight *w, device_act *x) {
   int32_t rows = c->batch.row_count;
   embed_job j = {c->batch.rows, cpu_weight_of(w), x->f32};
   assert(c->running && x->columns == w->columns && x->rows >= rows);
-  cpu_run_rows(c, rows, (int64_t)rows * w->columns, embed_row, &j);
+  cpu_run(c, rows, (int64_t)rows * w->columns, embed_row, &j);
   cpu_quantize_rows(c, x, rows);
 }
 
@@ -48,7 +48,7 @@ static void quantize_row(void *context, int32_t i, int32_t thread) {
 void cpu_quantize_rows(cpu_device *c, cpu_act *x, int32_t rows) {
   if (!x->q8) return;
   quantize_job j = {c->kernels, x};
-  cpu_run_rows(c, rows, (int64_t)rows * x->columns, quantize_row, &j);
+  cpu_run(c, rows, (int64_t)rows * x->columns, quantize_row, &j);
 }
 
 /* --- norm --- */
@@ -74,7 +74,7 @@ void cpu_norm(device *d, const device_act *x, bool head, device_vector w, float 
   int32_t rows = head ? c->batch.head_count : c->batch.row_count;
   norm_job j = {c->kernels, x->f32, cpu_vector(w), head ? c->batch.head_rows : NULL, eps, y};
   assert(c->running && x->columns == y->columns && y->rows >= rows && j.w);
-  cpu_run_rows(c, rows, (int64_t)rows * y->columns, norm_row, &j);
+  cpu_run(c, rows, (int64_t)rows * y->columns, norm_row, &j);
 }
 
 /* --- rows that come from the host, and rows that it reads --- */

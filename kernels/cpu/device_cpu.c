@@ -165,11 +165,11 @@ static int act_read(device *d, const device_act *a, int32_t rows, float *to) {
 
 /* --- threads --- */
 
-void cpu_run_rows(cpu_device *c, int32_t rows, int64_t elements, thread_pool_body *body, void *context) {
+void cpu_run(cpu_device *c, int32_t chunks, int64_t elements, thread_pool_body *body, void *context) {
   if (elements < CPU_SMALL_WORK) {
-    for (int32_t i = 0; i < rows; i++) body(context, i, 0);
+    for (int32_t i = 0; i < chunks; i++) body(context, i, 0);
   } else {
-    thread_pool_run(c->pool, rows, body, context);
+    thread_pool_run(c->pool, chunks, body, context);
   }
 }
 

@@ -11,8 +11,8 @@
 
 #define CPU_SAMPLE_ROWS  128 /* rows whose winners a thread has room for */
 #define CPU_VARIANT_MAX  48
-#define CPU_SMALL_WORK   10000 /* elements: below, waking a thread costs more than it saves */
-#define CPU_CHUNKS       2     /* of a linear, a thread: a late thread costs half its share */
+#define CPU_SMALL_WORK   4000 /* elements: below, waking a thread costs more than it saves */
+#define CPU_CHUNKS       4    /* of a linear, a thread: a late thread costs a quarter of its share */
 #define CPU_PANEL_FLOATS (8 * CPU_ROWS_MAX * OPS_GROUP)
 
 typedef struct cpu_buffer { /* memory that counts against the device's limit; {0}: none */
@@ -138,8 +138,8 @@ void cpu_buffer_drop(cpu_device *c, cpu_buffer *b);
 /* The same for an op, which has no other way to say so: without memory the forward fails. */
 bool cpu_op_grow(cpu_device *c, cpu_buffer *b, size_t bytes);
 
-/* body over [0, rows), by several threads when the work is worth it. */
-void cpu_run_rows(cpu_device *c, int32_t rows, int64_t elements, thread_pool_body *body, void *context);
+/* body over [0, chunks), by several threads when the work is worth it. */
+void cpu_run(cpu_device *c, int32_t chunks, int64_t elements, thread_pool_body *body, void *context);
 
 static inline const float *cpu_vector(device_vector v) {
   return v.memory ? (const float *)(const void *)(v.memory->data + v.at) : NULL;

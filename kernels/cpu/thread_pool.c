@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,6 +17,13 @@
 #define SPINS_PER_CLOCK 16 /* pauses between two looks at the clock */
 #define CHUNK_BITS      20
 #define CHUNK_MASK      ((UINT64_C(1) << CHUNK_BITS) - 1)
+
+/* What a thread has to do with the chunks of a piece of work, in a cache line of its own. Both begin with the
+ * number of the piece << CHUNK_BITS; where it is an older one, nothing has been done yet of what is live. */
+typedef struct share {
+  _Alignas(CACHE_LINE) _Atomic uint64_t taken; /* | the next one to take of its own */
+  _Atomic uint64_t done;                       /* | how many it has done, also of others' */
+} share;
 
 typedef struct worker {
   thread_pool *pool;
@@ -26,15 +34,15 @@ typedef struct worker {
 struct thread_pool {
   int32_t threads, started;
   worker *workers; /* [threads - 1] */
+  share *shares;   /* [threads] */
 
   /* The piece of work; written by the caller while no chunk of it can be taken. */
-  thread_pool_body *body;
+  _Alignas(CACHE_LINE) thread_pool_body *body;
   void *context;
+  _Atomic uint64_t piece; /* its number << CHUNK_BITS | its chunks */
+  _Atomic uint32_t epoch; /* grows with every piece of work */
 
-  _Alignas(CACHE_LINE) _Atomic uint64_t state; /* chunks << CHUNK_BITS | next chunk to take */
-  _Alignas(CACHE_LINE) _Atomic uint32_t left;  /* chunks not done yet */
-  _Atomic uint32_t caller_sleeps;
-  _Alignas(CACHE_LINE) _Atomic uint32_t epoch; /* grows with every piece of work */
+  _Alignas(CACHE_LINE) _Atomic uint32_t caller_sleeps;
   _Atomic uint32_t sleepers;
   _Atomic bool closing;
 };
@@ -61,60 +69,116 @@ static void futex_wake(_Atomic uint32_t *word, int count) {
   syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
 }
 
-/* Spins while *word == value, at most THREAD_POOL_SPIN_US. Returns what it saw last. */
-static uint32_t spin_while(_Atomic uint32_t *word, uint32_t value) {
-  uint64_t end = 0;
-  for (;;) {
-    for (int i = 0; i < SPINS_PER_CLOCK; i++) {
-      uint32_t now = atomic_load_explicit(word, memory_order_acquire);
-      if (now != value) return now;
-      cpu_pause();
-    }
-    uint64_t t = now_ns();
-    if (!end)
-      end = t + THREAD_POOL_SPIN_US * 1000u;
-    else if (t >= end)
-      return value;
-  }
+/* --- chunks --- */
+
+/* The first chunk of a thread's share. Where there are fewer chunks than threads, the caller has one. */
+static uint64_t share_begin(const thread_pool *p, uint64_t chunks, int32_t thread) {
+  uint64_t threads = (uint64_t)p->threads;
+  return (chunks * (uint64_t)thread + threads - 1) / threads;
 }
 
-/* A successful exchange proves that the piece of work in `state` is live: it cannot end before this chunk is
- * done, so `body` and `context`, read afterwards, are its own. */
-static bool take_chunk(thread_pool *p, int32_t *chunk) {
-  uint64_t s = atomic_load_explicit(&p->state, memory_order_relaxed);
-  while ((s & CHUNK_MASK) < s >> CHUNK_BITS) {
-    if (atomic_compare_exchange_weak_explicit(&p->state, &s, s + 1, memory_order_acq_rel,
-                                              memory_order_relaxed)) {
-      *chunk = (int32_t)(s & CHUNK_MASK);
+/* The next chunk of a thread's share, whoever takes it. A successful exchange proves that the piece of work
+ * is live: it cannot end before this chunk is done, so `body` and `context`, read afterwards, are its own. */
+static bool take_chunk(thread_pool *p, uint64_t piece, int32_t of, int32_t *chunk) {
+  _Atomic uint64_t *taken = &p->shares[of].taken;
+  uint64_t number = piece >> CHUNK_BITS, chunks = piece & CHUNK_MASK;
+  uint64_t begin = share_begin(p, chunks, of), end = share_begin(p, chunks, of + 1);
+  uint64_t s = atomic_load_explicit(taken, memory_order_relaxed);
+  while (begin < end && s >> CHUNK_BITS <= number) {
+    uint64_t next = s >> CHUNK_BITS == number ? s & CHUNK_MASK : begin;
+    if (next == end) return false;
+    if (atomic_compare_exchange_weak_explicit(taken, &s, (number << CHUNK_BITS) + next + 1,
+                                              memory_order_acq_rel, memory_order_relaxed)) {
+      *chunk = (int32_t)next;
       return true;
     }
   }
   return false;
 }
 
-/* Takes chunks until none is left, and counts them in one step. */
-static void work(thread_pool *p, int32_t thread) {
-  uint32_t done = 0;
-  for (int32_t chunk; take_chunk(p, &chunk); done++) p->body(p->context, chunk, thread);
-  if (!done) return;
-  if (atomic_fetch_sub(&p->left, done) == done && atomic_load(&p->caller_sleeps)) futex_wake(&p->left, 1);
+/* Tells of chunks that this thread has done, and wakes the caller, who looks whether they were the last. */
+static void finish(thread_pool *p, uint64_t number, int32_t thread, uint64_t count) {
+  _Atomic uint64_t *done = &p->shares[thread].done;
+  uint64_t before = atomic_load_explicit(done, memory_order_relaxed);
+  if (before >> CHUNK_BITS != number) before = number << CHUNK_BITS;
+  atomic_store(done, before + count);
+  if (!atomic_load(&p->caller_sleeps)) return;
+  atomic_store(&p->caller_sleeps, 0);
+  futex_wake(&p->caller_sleeps, 1);
 }
 
-static void *worker_main(void *argument) {
-  worker *w = argument;
-  thread_pool *p = w->pool;
-  uint32_t seen = 0;
+/* Does what is left of the shares of `count` threads, its own first. False: nothing was. */
+static bool work(thread_pool *p, int32_t thread, int32_t count) {
+  uint64_t piece = atomic_load_explicit(&p->piece, memory_order_acquire), done = 0;
+  for (int32_t i = 0; i < count; i++)
+    for (int32_t chunk; take_chunk(p, piece, (thread + i) % p->threads, &chunk); done++)
+      p->body(p->context, chunk, thread);
+  if (done) finish(p, piece >> CHUNK_BITS, thread, done);
+  return done > 0;
+}
+
+/* --- waiting --- */
+
+typedef bool condition(const thread_pool *p, uint64_t what);
+
+static bool has_begun(const thread_pool *p, uint64_t epoch) { /* another piece of work than this one */
+  return atomic_load_explicit(&p->epoch, memory_order_acquire) != epoch;
+}
+
+static bool all_done(const thread_pool *p, uint64_t piece) {
+  uint64_t done = 0;
+  for (int32_t i = 0; i < p->threads; i++) {
+    uint64_t d = atomic_load(&p->shares[i].done);
+    if (d >> CHUNK_BITS == piece >> CHUNK_BITS) done += d & CHUNK_MASK;
+  }
+  return done == (piece & CHUNK_MASK);
+}
+
+/* Spins for at most THREAD_POOL_SPIN_US. False: the condition does not hold yet. Who has waited for a moment
+ * takes over what others have not begun; at once, it would only take away their cache lines. */
+static inline bool spin_until(thread_pool *p, int32_t thread, condition *holds, uint64_t what) {
+  uint64_t end = 0;
   for (;;) {
-    uint32_t epoch = spin_while(&p->epoch, seen);
-    while (epoch == seen) {
-      atomic_fetch_add(&p->sleepers, 1);
-      futex_wait(&p->epoch, seen);
-      atomic_fetch_sub(&p->sleepers, 1);
-      epoch = atomic_load_explicit(&p->epoch, memory_order_acquire);
+    for (int i = 0; i < SPINS_PER_CLOCK; i++) {
+      if (holds(p, what)) return true;
+      cpu_pause();
     }
-    seen = epoch;
+    if (work(p, thread, p->threads)) end = 0;
+    uint64_t t = now_ns();
+    if (!end)
+      end = t + THREAD_POOL_SPIN_US * 1000u;
+    else if (t >= end)
+      return false;
+  }
+}
+
+static void wait_to_begin(thread_pool *p, int32_t thread, uint32_t epoch) {
+  if (spin_until(p, thread, has_begun, epoch)) return;
+  while (!has_begun(p, epoch)) {
+    atomic_fetch_add(&p->sleepers, 1);
+    futex_wait(&p->epoch, epoch);
+    atomic_fetch_sub(&p->sleepers, 1);
+  }
+}
+
+static void wait_all_done(thread_pool *p, uint64_t piece) {
+  while (!spin_until(p, 0, all_done, piece)) {
+    atomic_store(&p->caller_sleeps, 1);
+    if (!all_done(p, piece)) futex_wait(&p->caller_sleeps, 1);
+    atomic_store(&p->caller_sleeps, 0);
+  }
+}
+
+/* --- life --- */
+
+static void *worker_main(void *argument) {
+  const worker *w = argument;
+  thread_pool *p = w->pool;
+  for (uint32_t seen = 0;;) {
+    wait_to_begin(p, w->index, seen);
+    seen = atomic_load_explicit(&p->epoch, memory_order_acquire);
     if (atomic_load(&p->closing)) return NULL;
-    work(p, w->index);
+    work(p, w->index, 1);
   }
 }
 
@@ -130,7 +194,9 @@ thread_pool *thread_pool_open(int32_t threads) {
   *p = (thread_pool){.threads = threads};
   if (threads == 1) return p;
   p->workers = calloc((size_t)threads - 1, sizeof *p->workers);
-  if (!p->workers) {
+  p->shares = aligned_alloc(CACHE_LINE, (size_t)threads * sizeof *p->shares);
+  if (p->shares) memset(p->shares, 0, (size_t)threads * sizeof *p->shares);
+  if (!p->workers || !p->shares) {
     thread_pool_close(p);
     return NULL;
   }
@@ -151,6 +217,7 @@ void thread_pool_close(thread_pool *p) {
   publish(p);
   for (int32_t i = 0; i < p->started; i++) pthread_join(p->workers[i].thread, NULL);
   free(p->workers);
+  free(p->shares);
   free(p);
 }
 
@@ -170,17 +237,6 @@ bool thread_pool_pin(thread_pool *p, const int32_t *cpus, int32_t count) {
   return pinned;
 }
 
-static void wait_all_done(thread_pool *p) {
-  uint32_t left;
-  while ((left = atomic_load_explicit(&p->left, memory_order_acquire)) != 0) {
-    if (spin_while(&p->left, left) != left) continue;
-    atomic_store(&p->caller_sleeps, 1);
-    left = atomic_load(&p->left);
-    if (left) futex_wait(&p->left, left);
-    atomic_store(&p->caller_sleeps, 0);
-  }
-}
-
 void thread_pool_run(thread_pool *p, int32_t chunks, thread_pool_body *body, void *context) {
   assert(chunks >= 0 && chunks <= THREAD_POOL_CHUNKS_MAX);
   if (p->threads == 1 || chunks <= 1) {
@@ -189,9 +245,10 @@ void thread_pool_run(thread_pool *p, int32_t chunks, thread_pool_body *body, voi
   }
   p->body = body;
   p->context = context;
-  atomic_store_explicit(&p->left, (uint32_t)chunks, memory_order_relaxed);
-  atomic_store_explicit(&p->state, (uint64_t)chunks << CHUNK_BITS, memory_order_release);
+  uint64_t number = (atomic_load_explicit(&p->piece, memory_order_relaxed) >> CHUNK_BITS) + 1;
+  uint64_t piece = number << CHUNK_BITS | (uint64_t)chunks;
+  atomic_store_explicit(&p->piece, piece, memory_order_release);
   publish(p);
-  work(p, 0);
-  wait_all_done(p);
+  work(p, 0, 1);
+  wait_all_done(p, piece);
 }

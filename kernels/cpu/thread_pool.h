@@ -1,9 +1,10 @@
 /* thread_pool.h - threads that share one piece of work at a time.
  *
- * Work is cut into chunks [0, chunks), which threads take from a counter. So a thread that the system has
- * descheduled holds nobody up, and no result depends on which thread took which chunk. A waiting thread spins
- * for at most THREAD_POOL_SPIN_US, then sleeps on a futex, so that a pool does not starve the other program
- * of a small machine. */
+ * Work is cut into chunks [0, chunks), and each thread begins with a share of them, one after the other; who
+ * has done its own takes over what others have not begun. So a thread that the system has descheduled holds
+ * nobody up, and no result depends on which thread took which chunk. A waiting thread spins for at most
+ * THREAD_POOL_SPIN_US, then sleeps on a futex, so that a pool does not starve the other program of a small
+ * machine. */
 #pragma once
 
 #include <stdbool.h>

@@ -9,6 +9,7 @@
 
 #define DEFAULT_SESSIONS 4
 #define DEFAULT_ROWS     4
+#define ROWS_BESIDE      8
 /* Prompt lookup adds tokens and costs nothing beside a head or a model. */
 #define EAGLE3_DEFAULT "eagle3,ngram"
 #define MODEL_DEFAULT  "model,ngram"
@@ -17,6 +18,7 @@
 static void fill(flag_values *v) {
   int32_t cores = cpus_threads();
   if (!v->threads) v->threads = v->turns || cores == 1 ? cores : cores / 2;
+  if (!v->rows) v->rows = v->beside ? ROWS_BESIDE : DEFAULT_ROWS;
   if (!v->device) v->device = WORKER_DEVICE_DEFAULT;
   if (v->busy_poll < 0) v->busy_poll = 0;
   bool head = v->draft_model && head_lookup_is_head(v->draft_model);
@@ -37,7 +39,7 @@ flag_values draft_arguments_parse(int argc, char **argv) {
   flag_values v = flag_defaults;
   flag_program reader = {.command = COMMAND_DRAFT, .values = &v};
   v.sessions = DEFAULT_SESSIONS;
-  v.rows = DEFAULT_ROWS;
+  v.rows = 0;
   worker_program_read(&reader, "tandem-draft", argc, argv);
   output_file_spare(v.draft_model);
   output_file_spare(v.corpus);

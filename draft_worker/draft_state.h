@@ -9,6 +9,7 @@
 typedef struct draft {
   draft_options options;
   char method[WIRE_STRING_MAX + 1]; /* the drafters', as HELLO names them */
+  char device[WIRE_STRING_MAX + 1]; /* the same */
   roster peers;
   peer_watch orchestrator;
   attachment *sessions; /* [DRAFT_SESSIONS_MAX]; the index is the session's slot at the drafters */

@@ -39,6 +39,7 @@ int draft_alloc(draft **out, const draft_options *o, err *e) {
       .drafter_count = o->drafter_count, .candidates = o->candidates, .colocated = o->colocated};
   memcpy(d->setup.drafters, o->drafters, sizeof o->drafters);
   name_method(d);
+  if (o->device) snprintf(d->device, sizeof d->device, "%s%s", o->device, o->beside ? MSG_BESIDE : "");
   d->setup.reader = feature_reader(o);
   msg_hello self = {.role = WIRE_ROLE_DRAFT,
                     .incarnation = o->incarnation,
@@ -50,7 +51,7 @@ int draft_alloc(draft **out, const draft_options *o, err *e) {
                     .context_max = o->context,
                     .node_max = TREE_NODE_MAX,
                     .host = o->host,
-                    .device = wire_text(o->device)};
+                    .device = wire_text(d->device)};
   roster_init(&d->peers, &self);
   *out = d;
   return ERR_OK;

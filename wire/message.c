@@ -48,9 +48,15 @@ bool msg_same_device(wire_string a, wire_string b) {
   return size > 0 && size == computing_size(b) && memcmp(a.data, b.data, size) == 0;
 }
 
+static bool is_beside(wire_string device) {
+  const size_t size = sizeof MSG_BESIDE - 1;
+  return device.size >= size && memcmp(device.data + device.size - size, MSG_BESIDE, size) == 0;
+}
+
 bool msg_colocated(const msg_hello *a, const msg_hello *b) {
   bool same_host = !hash_is_zero(a->host) && hash_equal(a->host, b->host);
-  return same_host && msg_same_device(a->device, b->device);
+  bool apart = is_beside(a->device) || is_beside(b->device);
+  return same_host && !apart && msg_same_device(a->device, b->device);
 }
 
 sampler_options msg_sampling(const msg_options *o) {

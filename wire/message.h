@@ -369,10 +369,13 @@ const char *msg_name(msg_type type); /* "HELLO", ...; "?" */
  * "cpu:avx2"). An empty name is none. */
 bool msg_same_device(wire_string a, wire_string b);
 
+/* What the name of a device ends in if its program has enough of the device to itself (--beside). */
+#define MSG_BESIDE " beside"
+
 /* Do these two programs compute on the same device of the same host, so that one is slower while the other
- * computes? False if one of them does not compute, or does not tell its host. Two that were pinned to
- * different processors (--pin) of a host count as colocated all the same: they still share its memory, its
- * caches and its clock, and HELLO does not name processors. */
+ * computes? False if one of them does not compute, does not tell its host, or computes beside others. Two
+ * that were pinned to different processors (--pin) of a host count as colocated all the same: HELLO does not
+ * name processors. */
 bool msg_colocated(const msg_hello *a, const msg_hello *b);
 
 /* The part of a request's options that says how tokens are chosen. */

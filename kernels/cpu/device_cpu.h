@@ -11,7 +11,7 @@
 
 #define CPU_SAMPLE_ROWS  128 /* rows whose winners a thread has room for */
 #define CPU_VARIANT_MAX  48
-#define CPU_SMALL_WORK   4000 /* elements: below, waking a thread costs more than it saves */
+#define CPU_SMALL_WORK   8000 /* elements: below, waking a thread costs more than it saves */
 #define CPU_CHUNKS       4    /* of a linear, a thread: a late thread costs a quarter of its share */
 #define CPU_PANEL_FLOATS (8 * CPU_ROWS_MAX * OPS_GROUP)
 

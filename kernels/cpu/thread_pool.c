@@ -18,11 +18,11 @@
 #define CHUNK_BITS      20
 #define CHUNK_MASK      ((UINT64_C(1) << CHUNK_BITS) - 1)
 
-/* What a thread has to do with the chunks of a piece of work, in a cache line of its own. Both begin with the
+/* What a thread has to do with the chunks of a piece of work, in cache lines of its own. Both begin with the
  * number of the piece << CHUNK_BITS; where it is an older one, nothing has been done yet of what is live. */
 typedef struct share {
   _Alignas(CACHE_LINE) _Atomic uint64_t taken; /* | the next one to take of its own */
-  _Atomic uint64_t done;                       /* | how many it has done, also of others' */
+  _Alignas(CACHE_LINE) _Atomic uint64_t done;  /* | how many it has done, also of others' */
 } share;
 
 typedef struct worker {
@@ -138,12 +138,13 @@ static bool all_done(const thread_pool *p, uint64_t piece) {
  * takes over what others have not begun; at once, it would only take away their cache lines. */
 static inline bool spin_until(thread_pool *p, int32_t thread, condition *holds, uint64_t what) {
   uint64_t end = 0;
+  bool helps = true; /* until once there is nothing left to take */
   for (;;) {
     for (int i = 0; i < SPINS_PER_CLOCK; i++) {
       if (holds(p, what)) return true;
       cpu_pause();
     }
-    if (work(p, thread, p->threads)) end = 0;
+    if (helps && (helps = work(p, thread, p->threads))) end = 0;
     uint64_t t = now_ns();
     if (!end)
       end = t + THREAD_POOL_SPIN_US * 1000u;

@@ -1,6 +1,7 @@
 #include "orchestrator/service/service.h"
 
 #include "common/base/clock.h"
+#include "common/base/cpus.h"
 #include "common/base/program.h"
 #include "common/command_line/draft_methods.h"
 #include "orchestrator/ledger/ledger_corpus.h"
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define SIGNALS       MODEL_HASHING_SIGNALS_MAX
@@ -308,10 +310,18 @@ static int start_program(service *s, const char *name, const worker_command_line
   return *child < 0 ? *child : child_processes_start(s->children, *child, e);
 }
 
+static flag_values worker_flags(const service *s) {
+  struct stat model;
+  flag_values given = s->options.workers;
+  bool is_file = stat(given.model, &model) == 0 && S_ISREG(model.st_mode);
+  if (s->options.draft_left_out) given.draft = "none";
+  worker_command_line_share(&given, cpus_threads(), is_file ? model.st_size : INT64_MAX);
+  return given;
+}
+
 static int start_target(service *s, err *e) {
   worker_command_line line;
-  flag_values given = s->options.workers;
-  if (s->options.draft_left_out) given.draft = "none";
+  flag_values given = worker_flags(s);
   worker_command_line_target(&line, &given, s->orchestrator_at, s->target_at);
   return start_program(s, "tandem-target", &line, &s->target, e);
 }
@@ -320,7 +330,8 @@ static int start_target(service *s, err *e) {
 static int start_draft(service *s, err *e) {
   worker_command_line line;
   hand_over_answers(s);
-  worker_command_line_draft(&line, &s->options.workers, s->orchestrator_at);
+  flag_values given = worker_flags(s);
+  worker_command_line_draft(&line, &given, s->orchestrator_at);
   int rc = start_program(s, "tandem-draft", &line, &s->draft, e);
   if (rc == ERR_OK || s->draft < 0 || s->options.draft_needed) return rc;
   log_line(s->options.log, LOG_WARNING, "%s: it is tried again", e->text);

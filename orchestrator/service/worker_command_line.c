@@ -9,6 +9,12 @@
 #include <stdio.h>
 #include <string.h>
 
+/* When draft and target share the processors, instead of taking turns (docs/decisions/colocated.md). */
+#define SHARED_CORES_MIN    12
+#define SHARED_MODEL_MAX    (INT64_C(512) << 20) /* bytes: a step of a larger one waits for memory */
+#define SHARED_SESSIONS_MAX 4                    /* many rows at once want all threads */
+#define DRAFT_SHARE         4                    /* a draft has a quarter of the processors */
+
 static void add(worker_command_line *c, const char *text) {
   assert(c->count + 1 < WORKER_COMMAND_LINE_MAX);
   c->list[c->count++] = text;
@@ -72,6 +78,22 @@ static bool target_is_on(const flag_values *v, const char *device) {
   return msg_same_device(wire_text(v->device ? v->device : WORKER_DEVICE_DEFAULT), wire_text(device));
 }
 
+void worker_command_line_share(flag_values *v, int32_t cores, int64_t model_bytes) {
+  const char *device = v->draft_device ? v->draft_device : WORKER_DEVICE_DEFAULT;
+  bool on_processors = msg_same_device(wire_text(device), wire_text(WORKER_DEVICE_DEFAULT));
+  bool pays =
+      cores >= SHARED_CORES_MIN && model_bytes <= SHARED_MODEL_MAX && v->sessions <= SHARED_SESSIONS_MAX;
+  int32_t given = v->from[FLAG_threads] == FLAG_FROM_DEFAULT ? 0 : v->threads;
+  int32_t rest = cores - given, most = cores / DRAFT_SHARE;
+  int32_t draft = v->draft_threads ? v->draft_threads : rest < most ? rest : most;
+  int32_t target = given ? given : cores - draft;
+  bool both = on_processors && target_is_on(v, device) && draft_methods_compute(v->draft);
+  if (!pays || !both || draft < 1 || target < 1 || draft + target > cores) return;
+  v->threads = target;
+  v->draft_threads = draft;
+  v->beside = true;
+}
+
 /* In the environment, TANDEM_DEVICE is the target's: a draft that computes is given its own in any case. */
 void worker_command_line_draft(worker_command_line *out, const flag_values *v, const char *orchestrator) {
   const char *device = v->draft_device ? v->draft_device : WORKER_DEVICE_DEFAULT;
@@ -89,5 +111,5 @@ void worker_command_line_draft(worker_command_line *out, const flag_values *v, c
   if (!has_model) return;
   add_number(out, "--sessions", v->sessions);
   add_flag(out, "--device", device);
-  if (target_is_on(v, device)) add(out, "--turns");
+  if (target_is_on(v, device)) add(out, v->beside ? "--beside" : "--turns");
 }

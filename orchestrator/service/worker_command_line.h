@@ -17,6 +17,12 @@ typedef struct worker_command_line {
   char trace[PATH_MAX];
 } worker_command_line;
 
+/* Where a target and a draft compute on the processors of one machine, which has `cores` of them, deals these
+ * out if that is quicker than turns: threads for both, where they are not given, and v->beside. Nothing is
+ * changed on a small machine, for a large model (`model_bytes`: the size of its file), for many sessions, or
+ * where the threads that are given leave none for the other. */
+void worker_command_line_share(flag_values *v, int32_t cores, int64_t model_bytes);
+
 /* tandem-target, which listens at `bind` and registers at `orchestrator`. */
 void worker_command_line_target(worker_command_line *out, const flag_values *v, const char *orchestrator,
                                 const char *bind);

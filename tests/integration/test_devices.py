@@ -216,5 +216,8 @@ class Together(Placed):
     def test_a_draft_on_the_targets_device_takes_turns(self):
         self.assertIn(True, self.colocated(A, "--turns"))
 
+    def test_a_draft_beside_it_does_not(self):
+        self.assertEqual(self.colocated(A, "--beside"), {False})
+
     def test_a_draft_on_another_device_does_not(self):
         self.assertEqual(self.colocated(B), {False})

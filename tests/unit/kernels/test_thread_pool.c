@@ -80,6 +80,26 @@ static void a_slow_chunk_is_waited_for(void **state) {
   thread_pool_close(p);
 }
 
+/* The first chunk of a share ends when all others but those have: somebody has to take the rest of it. */
+static void wait_for_others(void *context, int32_t chunk, int32_t thread) {
+  _Atomic int32_t *done = context;
+  (void)thread;
+  if (chunk == CHUNKS / THREADS_MAX + 1) /* where the second share begins */
+    for (uint64_t end = clock_us() + PATIENCE_US; *done < CHUNKS - 1 && clock_us() < end;) usleep(100);
+  atomic_fetch_add(done, *done < CHUNKS - 1 && chunk == CHUNKS / THREADS_MAX + 1 ? CHUNKS : 1);
+}
+
+static void the_rest_of_a_slow_threads_share_is_done_by_others(void **state) {
+  (void)state;
+  thread_pool *p = thread_pool_open(THREADS_MAX);
+  for (int32_t r = 0; r < 20; r++) {
+    _Atomic int32_t done = 0;
+    thread_pool_run(p, CHUNKS, wait_for_others, &done);
+    assert_int_equal(done, CHUNKS);
+  }
+  thread_pool_close(p);
+}
+
 static void nothing_to_do(void **state) {
   (void)state;
   thread_pool *p = thread_pool_open(2);
@@ -133,9 +153,13 @@ static void idle_workers_sleep(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_chunk_runs_once),      cmocka_unit_test(sleeping_workers_wake),
-      cmocka_unit_test(a_slow_chunk_is_waited_for), cmocka_unit_test(nothing_to_do),
-      cmocka_unit_test(idle_workers_sleep),         cmocka_unit_test(threads_stay_where_they_are_pinned),
+      cmocka_unit_test(every_chunk_runs_once),
+      cmocka_unit_test(sleeping_workers_wake),
+      cmocka_unit_test(the_rest_of_a_slow_threads_share_is_done_by_others),
+      cmocka_unit_test(a_slow_chunk_is_waited_for),
+      cmocka_unit_test(nothing_to_do),
+      cmocka_unit_test(idle_workers_sleep),
+      cmocka_unit_test(threads_stay_where_they_are_pinned),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

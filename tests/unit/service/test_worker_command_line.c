@@ -76,7 +76,7 @@ static void test_all_flags_at_once_have_room(void **state) {
   s.draft_type = 0;
   s.draft_device = s.device = "cuda:0";
   worker_command_line_draft(&c, &s, "ipc:///o");
-  assert_non_null(strstr(joined(&c), "--turns"));
+  assert_non_null(strstr(joined(&c), "--beside"));
 }
 
 /* By turns only where the two share what computes. */
@@ -100,6 +100,52 @@ static void test_a_draft_takes_turns_on_the_targets_device_alone(void **state) {
     const char *device = strstr(joined(&c), " --device ");
     const char *own = table[i].draft ? table[i].draft : "cpu"; /* whatever TANDEM_DEVICE is */
     assert_true(device && strncmp(device + strlen(" --device "), own, strlen(own)) == 0);
+  }
+}
+
+#define SMALL_MODEL (INT64_C(512) << 20)
+
+/* Of 12 or more, where the two leave room for each other. */
+static void test_many_processors_are_shared(void **state) {
+  (void)state;
+  static const struct {
+    const char *draft, *device, *draft_device;
+    int32_t cores, threads, draft_threads;
+    int32_t target_has, draft_has; /* 0: nothing changes */
+  } table[] = {{"eagle3,ngram", NULL, NULL, 16, 0, 0, 12, 4}, {"model", "cpu:c", "cpu", 12, 0, 0, 9, 3},
+               {"model", NULL, NULL, 11, 0, 0, 0, 0},         {"ngram", NULL, NULL, 16, 0, 0, 0, 0},
+               {"model", "cuda:0", NULL, 16, 0, 0, 0, 0},     {"model", "cuda:0", "cuda:0", 16, 0, 0, 0, 0},
+               {"model", NULL, NULL, 16, 8, 0, 8, 4},         {"model", NULL, NULL, 16, 15, 0, 15, 1},
+               {"model", NULL, NULL, 16, 16, 0, 0, 0},        {"model", NULL, NULL, 16, 20, 0, 0, 0},
+               {"model", NULL, NULL, 16, 0, 6, 10, 6},        {"model", NULL, NULL, 16, 0, 16, 0, 0},
+               {"model", NULL, NULL, 16, 8, 8, 8, 8},         {"model", NULL, NULL, 16, 12, 5, 0, 0}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    flag_values s = plain;
+    worker_command_line c;
+    int32_t threads = table[i].threads ? table[i].threads : table[i].cores; /* the default */
+    if (table[i].threads) s.from[FLAG_threads] = FLAG_FROM_COMMAND_LINE;
+    s.draft = table[i].draft;
+    s.device = table[i].device;
+    s.draft_device = table[i].draft_device;
+    s.threads = threads;
+    s.draft_threads = table[i].draft_threads;
+    worker_command_line_share(&s, table[i].cores, SMALL_MODEL);
+    bool shared = table[i].target_has > 0;
+    assert_int_equal(s.threads, shared ? table[i].target_has : threads);
+    assert_int_equal(s.draft_threads, shared ? table[i].draft_has : table[i].draft_threads);
+    worker_command_line_draft(&c, &s, "ipc:///o");
+    assert_int_equal(strstr(joined(&c), " --beside") != NULL, shared);
+  }
+}
+
+static void test_a_large_model_and_many_sessions_have_all_processors(void **state) {
+  (void)state;
+  for (int i = 0; i < 3; i++) {
+    flag_values s = plain;
+    s.draft = "model";
+    s.sessions = i == 1 ? 5 : 4;
+    worker_command_line_share(&s, 16, i == 2 ? SMALL_MODEL + 1 : SMALL_MODEL);
+    assert_int_equal(s.beside, i == 0);
   }
 }
 
@@ -191,6 +237,8 @@ static void test_a_target_gets_the_head_that_its_draft_reads(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_target_gets_all_of_its_settings),
+      cmocka_unit_test(test_many_processors_are_shared),
+      cmocka_unit_test(test_a_large_model_and_many_sessions_have_all_processors),
       cmocka_unit_test(test_a_draft_without_a_model_gets_little),
       cmocka_unit_test(test_a_draft_with_a_corpus_gets_the_vocabulary_too),
       cmocka_unit_test(test_the_draft_of_a_target_on_a_gpu_polls),

@@ -174,7 +174,8 @@ static void test_programs_on_one_device_of_one_host_are_colocated(void **state) 
       {&here, "cpu", true},        {&there, "cpu", false}, {&untold, "cpu", false},
       {&here, "cuda:0", false},    {&here, "cpu:c", true}, {&here, "cpu:avx512", true},
       {&there, "cpu:avx2", false}, {&here, "cpus", false}, {&here, "cp", false},
-      {&here, "gpu", false},       {&here, "", false},
+      {&here, "gpu", false},       {&here, "", false},     {&here, "cpu:avx2 beside", false},
+      {&here, "cpu:beside", true},
   };
   static const char *const own[] = {"cpu", "cpu:avx2"}; /* the same processors, whatever their set */
   for (size_t i = 0; i < 2 * sizeof table / sizeof *table; i++) {

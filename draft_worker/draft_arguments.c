@@ -39,7 +39,6 @@ flag_values draft_arguments_parse(int argc, char **argv) {
   flag_values v = flag_defaults;
   flag_program reader = {.command = COMMAND_DRAFT, .values = &v};
   v.sessions = DEFAULT_SESSIONS;
-  v.rows = 0;
   worker_program_read(&reader, "tandem-draft", argc, argv);
   output_file_spare(v.draft_model);
   output_file_spare(v.corpus);

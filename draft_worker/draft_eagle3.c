@@ -66,7 +66,6 @@ static int describe(const draft_eagle3 *m, const flag_values *a, draft_options *
   o->session_max = a->sessions;
   o->context = m->context;
   o->colocated = a->turns;
-  o->beside = a->beside;
   o->numerics_id = model_numerics_id(OPS_MATH_INT8, KV_F16);
   o->device = m->device->table->name;
   o->vocabulary_size = model_file_config(m->target)->vocab;

@@ -60,7 +60,6 @@ int draft_model_open(draft_model *m, const flag_values *a, const logger *log, dr
   o->session_max = a->sessions;
   o->context = m->context;
   o->colocated = a->turns;
-  o->beside = a->beside;
   o->numerics_id = model_numerics(m->model, KV_F16);
   o->device = model_device_name(m->model);
   o->vocabulary_size = model_file_config(target)->vocab;

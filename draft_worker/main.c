@@ -71,6 +71,8 @@ static int open_drafters(program *p, draft_options *o, err *e) {
   bool typed =
       a->from[FLAG_corpus] == FLAG_FROM_COMMAND_LINE || a->from[FLAG_corpus_learn] == FLAG_FROM_COMMAND_LINE;
   if (rc == ERR_OK) rc = draft_methods_check_corpus(&m, a->corpus, a->corpus_learn, typed, e);
+  if (rc == ERR_OK && a->turns && a->beside)
+    rc = err_set(e, ERR_ARG, "--turns and --beside exclude each other: give one of them");
   for (int32_t i = 0; i < m.count && rc == ERR_OK; i++) {
     drafter *to = &p->drafters[i];
     rc = open_drafter(p, m.list[i], m.replay, to, o, e);
@@ -152,7 +154,8 @@ static int open_all(program *p, err *e) {
   const int32_t context = p->arguments.context;
   draft_options o = {.host = host_id(""),
                      .context = context ? context : DEFAULT_CONTEXT,
-                     .candidates = p->arguments.candidates};
+                     .candidates = p->arguments.candidates,
+                     .beside = p->arguments.beside};
   int rc = open_drafters(p, &o, e);
   if (rc != ERR_OK) return exit_of(rc);
   rc = program_random(&o.incarnation, sizeof o.incarnation, e);

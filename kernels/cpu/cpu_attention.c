@@ -10,7 +10,7 @@ typedef struct attention_job {
   const cpu_kernels *k;
   const device_kv *kv;
   int32_t layer, heads, stride;
-  int32_t rows_each, count, threads; /* rows of a chunk, of all */
+  int32_t rows_each, count; /* rows of a chunk, of all */
   const cpu_row *rows;
   const cpu_view *view;
   const float *q;
@@ -131,7 +131,6 @@ void cpu_attention_op(device *d, int32_t layer, int32_t view, const device_act *
       .stride = stride,
       .rows_each = rows_together(s, count, heads, d->threads),
       .count = count,
-      .threads = d->threads,
       .rows = c->batch.rows,
       .view = &c->batch.views[view],
       .q = q->f32,

@@ -192,12 +192,16 @@ class BadInput(Command):
 
     def test_a_draft_with_a_model_is_one(self):
         """Placed by hand, as `tandem run' takes it."""
-        for flags in (["-md", MODEL, "--draft-layers", "99"], ["-m", MODEL, "--draft-layers", "99"]):
+        for flags, said in (
+            (["-md", MODEL, "--draft-layers", "99"], b"99 of them"),
+            (["-m", MODEL, "--draft-layers", "99"], b"99 of them"),
+            (["--turns", "--beside"], b"--turns and --beside exclude each other"),
+        ):
             done = subprocess.run(
                 [DRAFT, "--orchestrator", "ipc://x", *flags], capture_output=True, timeout=TIME_LIMIT
             )
             self.assertEqual(done.returncode, USAGE)
-            self.assertIn(b"99 of them", done.stderr)
+            self.assertIn(said, done.stderr)
 
 
 class Habits(Command):

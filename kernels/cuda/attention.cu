@@ -13,17 +13,16 @@
 #include "kernels/cuda/device_code.cuh"
 #include "kernels/cuda/launch.cuh"
 
-#define WARP           32
-#define THREADS        OPS_SPLIT
-#define WARPS          (THREADS / WARP)
-#define PACK_MAX       4
-#define PAIR           2   /* components of a result that one thread sums, a chain for each */
-#define FOUR           4   /* positions whose weights one access takes */
-#define BLOCKS_AT_ONCE 128 /* about as many as a device runs at once */
-#define KEYS_AHEAD     32  /* components of a key that are on their way together */
-#define UNIT_BYTES     16  /* of a value, that one thread copies */
-#define PIECES         4   /* of values, of which all but one are on their way */
-#define PIECE_BYTES    (THREADS * UNIT_BYTES)
+#define WARP        32
+#define THREADS     OPS_SPLIT
+#define WARPS       (THREADS / WARP)
+#define PACK_MAX    4
+#define PAIR        2  /* components of a result that one thread sums, a chain for each */
+#define FOUR        4  /* positions whose weights one access takes */
+#define KEYS_AHEAD  32 /* components of a key that are on their way together */
+#define UNIT_BYTES  16 /* of a value, that one thread copies */
+#define PIECES      4  /* of values, of which all but one are on their way */
+#define PIECE_BYTES (THREADS * UNIT_BYTES)
 
 typedef struct partial { /* what a split leaves for one query head, beside its values */
   float largest, sum;
@@ -532,14 +531,14 @@ static __global__ void combine(attention_job j) {
  * turns. */
 static int32_t pack_of(const cuda_kv &kv, int32_t bucket, int32_t heads, int32_t splits) {
   const int32_t group = heads / kv.kv_heads;
-  if ((int64_t)bucket * heads * splits <= BLOCKS_AT_ONCE) return 1;
+  if ((int64_t)bucket * heads * splits <= LAUNCH_BLOCKS_AT_ONCE) return 1;
   for (int32_t pack = PACK_MAX; pack > 1; pack--)
     if (group % pack == 0 && pack * pairs_of(kv.head_dim) <= THREADS) return pack;
   return 1;
 }
 
 static bool spreads(const cuda_kv &kv, int32_t bucket, int32_t heads, int32_t splits) {
-  return (int64_t)bucket * heads / pack_of(kv, bucket, heads, splits) <= BLOCKS_AT_ONCE;
+  return (int64_t)bucket * heads / pack_of(kv, bucket, heads, splits) <= LAUNCH_BLOCKS_AT_ONCE;
 }
 
 static int32_t splits_of(int32_t positions) {

@@ -6,6 +6,7 @@
 #include "kernels/cuda/shim.h"
 
 constexpr size_t LAUNCH_SHARED_BYTES = 48 << 10; /* more must be asked for */
+constexpr int32_t LAUNCH_BLOCKS_AT_ONCE = 128;   /* about as many as a device runs at once */
 
 #ifdef __CUDACC__
 

@@ -34,6 +34,18 @@ static int32_t int8_units(const linear_args &a, ops_type type) {
   return units > 1 ? units : 1;
 }
 
+/* Blocks for a tile of rows. */
+static int32_t blocks_of(const linear_args &a) {
+  return a.swiglu ? a.groups : (a.groups + a.units - 1) / a.units;
+}
+
+/* Tiles of rows that a block computes: one where all blocks then run at once, because a block makes the int8
+ * form of its rows. */
+static int32_t int8_tiles(const linear_args &a) {
+  const int32_t row_tiles = cuda_tile_rows(a.rows.bucket);
+  return row_tiles > 1 && row_tiles * blocks_of(a) > LAUNCH_BLOCKS_AT_ONCE ? 2 : 1;
+}
+
 /* Several where there is one part of so few blocks that each slice holds its own (linear_int8.cu). */
 static int32_t int8_slices(linear_args a, ops_type type, int32_t tiles) {
   const int32_t blocks = a.columns / OPS_BLOCK;
@@ -67,14 +79,13 @@ static int32_t int8_threads(const linear_args &a, int32_t tiles) {
 }
 
 static void launch_int8(cudaStream_t stream, linear_args a, ops_type type, cuda_tile *room) {
-  const int32_t tiles = a.rows.bucket <= CUDA_TILE_ROWS ? 1 : 2, rows = tiles * CUDA_TILE_ROWS;
   a.units = int8_units(a, type);
+  const int32_t tiles = int8_tiles(a), rows = tiles * CUDA_TILE_ROWS;
   a.slices = int8_slices(a, type, tiles);
   int8_input(stream, &a, type, tiles, room);
   const int32_t bytes = linear_layout_of(linear_ring_bytes(type), tiles, a).bytes;
-  const int32_t blocks = a.swiglu ? a.groups : (a.groups + a.units - 1) / a.units;
   launch_early(linear_int8_kernel(type, tiles),
-               dim3((unsigned)blocks, (unsigned)((a.rows.bucket + rows - 1) / rows)),
+               dim3((unsigned)blocks_of(a), (unsigned)((a.rows.bucket + rows - 1) / rows)),
                dim3((unsigned)int8_threads(a, tiles)), (size_t)bytes, stream, a);
 }
 

@@ -199,6 +199,10 @@ struct linear_term {
   float b, c, d;
 };
 
+/* Terms of a row: those of even outputs first, then those of odd ones, and a gap. So neither the threads that
+ * leave terms nor those that add them meet in a bank. */
+constexpr int32_t LINEAR_TERM_ROW = OPS_GROUP + 1;
+
 /* Floats between two rows of a norm's input: those of four rows, which a warp reads at once, lie in different
  * banks. */
 PORTABLE int32_t linear_stride(int32_t columns) {
@@ -220,7 +224,7 @@ PORTABLE linear_layout linear_layout_of(int32_t ring_bytes, int32_t tiles, const
   at.sums = at.scales + rows * (int32_t)sizeof(float);
   at.terms = (at.sums + slots * rows * OPS_GROUP * (int32_t)sizeof(float) + 15) / 16 * 16;
   at.bytes = at.terms;
-  if (a.slices > 1) at.bytes += slots * blocks * rows * OPS_GROUP * (int32_t)sizeof(linear_term);
+  if (a.slices > 1) at.bytes += slots * blocks * rows * LINEAR_TERM_ROW * (int32_t)sizeof(linear_term);
   return at;
 }
 

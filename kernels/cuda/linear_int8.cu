@@ -134,7 +134,12 @@ DEVICE_CODE void add_held(const linear_slot &s, int32_t at, const held_stage &h,
 template <ops_type TYPE, int TILES>
 constexpr bool linear_slices = linear_holds<TYPE, TILES> &&weight_format_of(TYPE).sub == 0;
 
-/* terms [blocks][rows][OPS_GROUP] of the slot */
+/* Whose term i of a row is. */
+DEVICE_CODE int32_t output_of_term(int32_t i) {
+  return i % (OPS_GROUP / 2) * 2 + i / (OPS_GROUP / 2);
+}
+
+/* terms [blocks][rows][LINEAR_TERM_ROW] of the slot */
 template <ops_type TYPE>
 DEVICE_CODE void put_terms(const linear_slot &s, const held_stage &h, const cuda_tile *tiles, int32_t rows,
                            linear_term *terms) {
@@ -142,27 +147,28 @@ DEVICE_CODE void put_terms(const linear_slot &s, const held_stage &h, const cuda
   DEVICE_UNROLL
   for (int32_t i = 0; i < LINEAR_HELD; i++) {
     const int32_t block = s.first + i < s.end ? s.first + i : s.end - 1;
-    linear_term *to = terms + (block * rows + 2 * j) * OPS_GROUP + 2 * g;
+    linear_term *to = terms + (block * rows + 2 * j) * LINEAR_TERM_ROW + g;
     linear_term found[4];
     find_terms<TYPE>(h.scales[i], h.a[i], tile_at(tiles + block, g, j), found);
     for (int32_t k = 0; k < 4; k++)
-      if (s.first + i < s.end && 2 * j + k % 2 < rows) to[k % 2 * OPS_GROUP + k / 2] = found[k];
+      if (s.first + i < s.end && 2 * j + k % 2 < rows)
+        to[k % 2 * LINEAR_TERM_ROW + k / 2 * (OPS_GROUP / 2)] = found[k];
   }
 }
 
-/* From terms [slots][blocks][rows][OPS_GROUP] to sums [slots][CUDA_TILE_ROWS][OPS_GROUP]; there are two slots
- * at most. */
+/* From terms [slots][blocks][rows][LINEAR_TERM_ROW] to sums [slots][CUDA_TILE_ROWS][OPS_GROUP]; there are
+ * two slots at most. */
 template <ops_type TYPE>
 DEVICE_CODE void add_terms(const linear_args &a, const linear_term *terms, int32_t rows, float *sums) {
-  const int32_t blocks = a.columns / OPS_BLOCK, each = rows * OPS_GROUP;
+  const int32_t blocks = a.columns / OPS_BLOCK, outputs = rows * OPS_GROUP, each = rows * LINEAR_TERM_ROW;
   DEVICE_NO_UNROLL
-  for (int32_t i = (int32_t)threadIdx.x; i < a.units * each; i += (int32_t)blockDim.x) {
-    const int32_t slot = i >= each ? 1 : 0, at = i - slot * each;
-    const linear_term *t = terms + slot * blocks * each + at;
+  for (int32_t i = (int32_t)threadIdx.x; i < a.units * outputs; i += (int32_t)blockDim.x) {
+    const int32_t slot = i >= outputs ? 1 : 0, at = i - slot * outputs, row = at / OPS_GROUP;
+    const linear_term *t = terms + slot * blocks * each + row * LINEAR_TERM_ROW + at % OPS_GROUP;
     float sum = 0.0f;
     DEVICE_UNROLL_BY(6)
     for (int32_t block = 0; block < blocks; block++) sum = add_term<TYPE>(t[block * each], sum);
-    sums[slot * CUDA_TILE_ROWS * OPS_GROUP + at] = sum;
+    sums[(slot * CUDA_TILE_ROWS + row) * OPS_GROUP + output_of_term(at % OPS_GROUP)] = sum;
   }
 }
 
@@ -170,7 +176,7 @@ DEVICE_CODE void add_terms(const linear_args &a, const linear_term *terms, int32
 template <ops_type TYPE>
 DEVICE_CODE void sum_slices(const linear_args &a, const linear_slot &s, int32_t own, const held_stage &h,
                             const cuda_tile *tiles, int32_t rows, linear_term *terms, float *sums) {
-  const int32_t each = a.columns / OPS_BLOCK * rows * OPS_GROUP;
+  const int32_t each = a.columns / OPS_BLOCK * rows * LINEAR_TERM_ROW;
   if (s.group) put_terms<TYPE>(s, h, tiles, rows, terms + own * each);
   __syncthreads();
   add_terms<TYPE>(a, terms, rows, sums);

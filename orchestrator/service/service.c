@@ -6,6 +6,7 @@
 #include "common/command_line/draft_methods.h"
 #include "orchestrator/ledger/ledger_corpus.h"
 #include "orchestrator/service/child_processes.h"
+#include "orchestrator/service/cuda_mps.h"
 #include "orchestrator/service/ledger_choice.h"
 #include "orchestrator/service/model_hashing.h"
 #include "orchestrator/service/socket_folder.h"
@@ -315,7 +316,9 @@ static flag_values worker_flags(const service *s) {
   flag_values given = s->options.workers;
   bool is_file = stat(given.model, &model) == 0 && S_ISREG(model.st_mode);
   if (s->options.draft_left_out) given.draft = "none";
-  worker_command_line_share(&given, cpus_threads(), is_file ? model.st_size : INT64_MAX);
+  worker_command_line_share(&given, &(worker_machine){.cores = cpus_threads(),
+                                                      .model_bytes = is_file ? model.st_size : INT64_MAX,
+                                                      .mps = cuda_mps_runs()});
   return given;
 }
 

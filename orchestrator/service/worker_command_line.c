@@ -78,20 +78,26 @@ static bool target_is_on(const flag_values *v, const char *device) {
   return msg_same_device(wire_text(v->device ? v->device : WORKER_DEVICE_DEFAULT), wire_text(device));
 }
 
-void worker_command_line_share(flag_values *v, int32_t cores, int64_t model_bytes) {
-  const char *device = v->draft_device ? v->draft_device : WORKER_DEVICE_DEFAULT;
-  bool on_processors = msg_same_device(wire_text(device), wire_text(WORKER_DEVICE_DEFAULT));
-  bool pays =
-      cores >= SHARED_CORES_MIN && model_bytes <= SHARED_MODEL_MAX && v->sessions <= SHARED_SESSIONS_MAX;
+static void share_processors(flag_values *v, const worker_machine *m) {
+  bool pays = m->cores >= SHARED_CORES_MIN && m->model_bytes <= SHARED_MODEL_MAX &&
+              v->sessions <= SHARED_SESSIONS_MAX;
   int32_t given = v->from[FLAG_threads] == FLAG_FROM_DEFAULT ? 0 : v->threads;
-  int32_t rest = cores - given, most = cores / DRAFT_SHARE;
+  int32_t rest = m->cores - given, most = m->cores / DRAFT_SHARE;
   int32_t draft = v->draft_threads ? v->draft_threads : rest < most ? rest : most;
-  int32_t target = given ? given : cores - draft;
-  bool both = on_processors && target_is_on(v, device) && draft_methods_compute(v->draft);
-  if (!pays || !both || draft < 1 || target < 1 || draft + target > cores) return;
+  int32_t target = given ? given : m->cores - draft;
+  if (!pays || draft < 1 || target < 1 || draft + target > m->cores) return;
   v->threads = target;
   v->draft_threads = draft;
   v->beside = true;
+}
+
+void worker_command_line_share(flag_values *v, const worker_machine *m) {
+  const char *device = v->draft_device ? v->draft_device : WORKER_DEVICE_DEFAULT;
+  if (!target_is_on(v, device) || !draft_methods_compute(v->draft)) return;
+  if (msg_same_device(wire_text(device), wire_text(WORKER_DEVICE_DEFAULT)))
+    share_processors(v, m);
+  else
+    v->beside = m->mps;
 }
 
 /* In the environment, TANDEM_DEVICE is the target's: a draft that computes is given its own in any case. */

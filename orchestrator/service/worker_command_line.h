@@ -17,11 +17,18 @@ typedef struct worker_command_line {
   char trace[PATH_MAX];
 } worker_command_line;
 
-/* Where a target and a draft compute on the processors of one machine, which has `cores` of them, deals these
- * out if that is quicker than turns: threads for both, where they are not given, and v->beside. Nothing is
- * changed on a small machine, for a large model (`model_bytes`: the size of its file), for many sessions, or
- * where the threads that are given leave none for the other. */
-void worker_command_line_share(flag_values *v, int32_t cores, int64_t model_bytes);
+/* Where the workers run. */
+typedef struct worker_machine {
+  int32_t cores;
+  int64_t model_bytes; /* the size of the model's file */
+  bool mps;            /* two processes compute on a GPU at the same time (cuda_mps.h) */
+} worker_machine;
+
+/* Where a target and a draft compute on one device, sets v->beside if that is quicker than turns: on a GPU
+ * with MPS; and on the processors, which it deals out: threads for both, where they are not given. Processors
+ * take turns on a small machine, for a large model, for many sessions, and where the threads that are given
+ * leave none for the other. */
+void worker_command_line_share(flag_values *v, const worker_machine *m);
 
 /* tandem-target, which listens at `bind` and registers at `orchestrator`. */
 void worker_command_line_target(worker_command_line *out, const flag_values *v, const char *orchestrator,

@@ -129,7 +129,7 @@ static void test_many_processors_are_shared(void **state) {
     s.draft_device = table[i].draft_device;
     s.threads = threads;
     s.draft_threads = table[i].draft_threads;
-    worker_command_line_share(&s, table[i].cores, SMALL_MODEL);
+    worker_command_line_share(&s, &(worker_machine){table[i].cores, SMALL_MODEL, false});
     bool shared = table[i].target_has > 0;
     assert_int_equal(s.threads, shared ? table[i].target_has : threads);
     assert_int_equal(s.draft_threads, shared ? table[i].draft_has : table[i].draft_threads);
@@ -144,8 +144,28 @@ static void test_a_large_model_and_many_sessions_have_all_processors(void **stat
     flag_values s = plain;
     s.draft = "model";
     s.sessions = i == 1 ? 5 : 4;
-    worker_command_line_share(&s, 16, i == 2 ? SMALL_MODEL + 1 : SMALL_MODEL);
+    worker_command_line_share(&s, &(worker_machine){16, i == 2 ? SMALL_MODEL + 1 : SMALL_MODEL, false});
     assert_int_equal(s.beside, i == 0);
+  }
+}
+
+static void test_a_gpu_with_mps_is_shared(void **state) {
+  (void)state;
+  static const struct {
+    const char *draft, *device, *draft_device;
+    bool mps, beside;
+  } table[] = {
+      {"eagle3,ngram", "cuda:0", "cuda:0", true, true}, {"eagle3,ngram", "cuda:0", "cuda:0", false, false},
+      {"ngram", "cuda:0", "cuda:0", true, false},       {"model", "cuda:0", "cuda:1", true, false},
+      {"model", "cuda:0", NULL, true, false},           {"model", NULL, NULL, true, false}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    flag_values s = plain;
+    s.draft = table[i].draft;
+    s.device = table[i].device;
+    s.draft_device = table[i].draft_device;
+    worker_command_line_share(&s, &(worker_machine){2, SMALL_MODEL, table[i].mps});
+    assert_int_equal(s.beside, table[i].beside);
+    assert_int_equal(s.threads, plain.threads);
   }
 }
 
@@ -239,6 +259,7 @@ int main(void) {
       cmocka_unit_test(test_a_target_gets_all_of_its_settings),
       cmocka_unit_test(test_many_processors_are_shared),
       cmocka_unit_test(test_a_large_model_and_many_sessions_have_all_processors),
+      cmocka_unit_test(test_a_gpu_with_mps_is_shared),
       cmocka_unit_test(test_a_draft_without_a_model_gets_little),
       cmocka_unit_test(test_a_draft_with_a_corpus_gets_the_vocabulary_too),
       cmocka_unit_test(test_the_draft_of_a_target_on_a_gpu_polls),

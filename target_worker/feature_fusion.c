@@ -20,10 +20,11 @@ bool feature_fusion_waits(const session *s) {
   return states->first < states->end;
 }
 
-/* A head reads the prompt before speculation has begun. */
+/* A head reads the prompt before speculation has begun, unless that would slow the target for nothing. */
 static bool is_read(const session *s) {
-  bool off = speculation_is_off(&s->speculation) && !s->request.options.lockstep;
-  return s->state == SESSION_RUNNING && !(off && session_has_begun(s));
+  const speculation *p = &s->speculation;
+  bool idle = speculation_is_quiet(p) || (speculation_is_off(p) && session_has_begun(s));
+  return s->state == SESSION_RUNNING && (!idle || s->request.options.lockstep);
 }
 
 bool feature_fusion_in_forward(const session_store *store, const session *s) {

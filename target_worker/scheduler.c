@@ -86,7 +86,7 @@ static void pick_steps(const session_store *store, schedule_rotation *last, uint
     if (rows + 1 + pick->rows > SCHEDULE_ROWS_MAX) break;
     rows += 1 + pick->rows;
     pick->reads = s->cache.rows + 1;
-    out->quiet = out->quiet && speculation_is_undisturbed(&s->speculation);
+    out->disturbed += !speculation_is_undisturbed(&s->speculation);
     speculation_offer(&s->speculation, totals, pick->offered);
     o->count[out->count++] = lockstep ? 0 : pick->offered;
     last->step = i;
@@ -165,7 +165,7 @@ void schedule_forward(const session_store *store, const speculation_shared *all,
   offers o;
   out->count = out->steps = 0;
   out->measures = false;
-  out->quiet = true;
+  out->disturbed = 0;
   out->until_us = UINT64_MAX;
   pick_steps(store, last, now_us, &o, out);
   share_rows(store, all, now_us, &o, out);

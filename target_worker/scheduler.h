@@ -66,7 +66,7 @@ typedef struct schedule {
   /* The only pick is a prefill that measures what a forward of its width costs (policy_piece) */
   bool measures;
   schedule_pick picks[ENGINE_JOBS_MAX];
-  bool quiet;        /* no colocated draft computes beside its steps */
+  int32_t disturbed; /* steps of sessions whose colocated drafts may compute beside it */
   uint64_t until_us; /* count 0: when to ask again, UINT64_MAX: after an event */
 } schedule;
 

@@ -84,8 +84,9 @@ bool speculation_comes_late(const speculation *s) {
   return policy_comes_late(&s->policy, s->plain_us);
 }
 
-void speculation_colocated(speculation *s) {
-  policy_colocated(&s->policy);
+void speculation_colocated(speculation *s, const speculation_shared *all) {
+  static const policy none;
+  policy_colocated(&s->policy, all ? &all->last : &none);
 }
 
 double speculation_reply_us(const speculation_shared *all) {
@@ -121,29 +122,38 @@ uint64_t speculation_begin_step(speculation *s, uint64_t ready_us, uint64_t now,
 /* Of many rows, so that what a forward costs anyhow hardly counts. */
 static void measure_prompts(speculation_shared *all, const speculation_forward *f) {
   double steps = f->steps > 0 ? cost_model_us(&all->costs, f->rows, f->reads) : 0;
-  if (f->prompt_rows >= POLICY_BESIDE_ROWS && f->us > steps)
+  if (f->prompt_rows >= POLICY_BESIDE_ROWS && f->disturbed == 0 && f->us > steps)
     average_add(&all->prompt_row_us, (f->us - steps) / f->prompt_rows);
 }
 
 void speculation_measured(speculation_shared *all, const speculation_forward *f) {
   all->forward = *f;
+  policy_forwarded(&all->record);
   if (f->unusual || f->rows > COST_ROWS_MAX || f->us <= 0) return;
   if (f->prompt_rows > 0) {
     measure_prompts(all, f);
     return;
   }
-  if (f->quiet || f->rows > f->steps) cost_model_measured(&all->costs, f->rows, f->reads, f->us);
+  if (f->disturbed == 0 || f->rows > f->steps) cost_model_measured(&all->costs, f->rows, f->reads, f->us);
 }
 
 void speculation_read(speculation_shared *all, double reads, double us) {
   cost_model_read(&all->costs, reads, us);
 }
 
+/* How much longer a forward without nodes took than its rows do, up to POLICY_OUTLIER times that. */
+static double slowed_us(const speculation_shared *all, double plain) {
+  const speculation_forward *f = &all->forward;
+  double usual = plain + f->prompt_rows * all->prompt_row_us.mean;
+  if (f->prompt_rows > 0 && all->prompt_row_us.count == 0) return 0;
+  return fmin(f->us, POLICY_OUTLIER * usual) - usual;
+}
+
 /* Sets what the step would have cost plainly, which is an equal share of the sessions' plain forward, and
  * what it cost: that share, and a share of what the nodes added, in proportion to the session's nodes. Both
  * come from the cost model, because the nodes are not to blame when something disturbs a single forward. But
- * a plain step beside a draft that computes counts with the time that it took, up to POLICY_OUTLIER times the
- * plain cost. */
+ * the time of plain steps beside drafts that compute counts, up to POLICY_OUTLIER times the plain cost, and
+ * the sessions of these drafts bear all of what it is more. */
 static void price(speculation *s, const speculation_shared *all) {
   const speculation_forward *f = &all->forward;
   bool known = f->steps <= COST_ROWS_MAX && f->rows <= COST_ROWS_MAX;
@@ -156,8 +166,8 @@ static void price(speculation *s, const speculation_shared *all) {
   if (plain > 0 && f->rows > f->steps)
     s->step.us +=
         (cost_model_us(&all->costs, f->rows, f->reads) - plain) * s->step.nodes / (f->rows - f->steps);
-  else if (plain > 0 && !f->quiet && f->prompt_rows == 0)
-    s->step.us = fmin(f->us, POLICY_OUTLIER * plain) / f->steps;
+  else if (plain > 0 && f->disturbed > 0 && !speculation_is_undisturbed(s))
+    s->step.us += slowed_us(all, plain) / f->disturbed;
 }
 
 /* Only what was measured counts: not a plain step's time that was guessed from wider ones. */

@@ -23,7 +23,7 @@ typedef struct speculation_forward { /* what a forward carried, and what it took
   int32_t steps, rows;               /* sessions that stepped; their rows, nodes included */
   double plain_reads, reads;         /* cache positions read by those sessions' roots; by all those rows */
   int32_t prompt_rows;               /* it also carried so many rows of prompts */
-  bool quiet;                        /* no colocated draft computed beside it */
+  int32_t disturbed;                 /* sessions whose colocated drafts may have computed beside it */
   bool unusual;                      /* its time says nothing of others' */
   double us;
 } speculation_forward;
@@ -86,8 +86,8 @@ void speculation_repeated(speculation *s, const speculation_shared *all, int32_t
 bool speculation_comes_late(const speculation *s);
 /* How long a reply took in the session that stepped last; 0: it is not known. */
 double speculation_reply_us(const speculation_shared *all);
-/* A draft that computes on the target's own processors was attached. */
-void speculation_colocated(speculation *s);
+/* A draft that computes on the target's own processors was attached. all NULL: nothing is known. */
+void speculation_colocated(speculation *s, const speculation_shared *all);
 /* The first reply to TOKENS came after_us later, */
 void speculation_replied(speculation *s, uint64_t after_us);
 /* and the first useful node that continues them. */

@@ -123,8 +123,8 @@ bool verifier_next(verifier *v, session_store *store, uint64_t now, engine_batch
 
 /* What the forward carried. */
 static speculation_forward carried(const schedule *f) {
-  speculation_forward x = {.steps = f->steps, .rows = f->steps, .quiet = f->quiet};
-  if (f->measures) return (speculation_forward){.steps = 1, .rows = f->picks[0].rows, .quiet = true};
+  speculation_forward x = {.steps = f->steps, .rows = f->steps, .disturbed = f->disturbed};
+  if (f->measures) return (speculation_forward){.steps = 1, .rows = f->picks[0].rows};
   for (int32_t i = 0; i < f->steps; i++) {
     const schedule_pick *pick = &f->picks[i];
     x.rows += pick->rows;

@@ -70,6 +70,8 @@ static const struct row {
   {"good small model, colocated", AVX512, 1, 160, true, 0, MODEL(.8, -1, .1, true)},
   {"bad model, colocated", AVX512, 1, 160, true, 0, MODEL(.03, .6, .37, true)},
   {"bad model, colocated, a start each", AVX512, 1, 96, false, 0, MODEL(.03, .6, .37, true)},
+  {"good small model, colocated, 8 sessions", AVX512, 8, 160, true, 0, MODEL(.8, -1, .1, true)},
+  {"bad model, colocated, 8 sessions", AVX512, 8, 160, true, 0, MODEL(.03, .6, .37, true)},
   {"good model, own core", AVX512, 1, 160, true, 0, MODEL(.84, -1, .27, false)},
   {"bad model, own core", AVX512, 1, 160, true, 0, MODEL(.03, .6, .37, false)},
   {"AVX2: replay 0", AVX2, 1, 160, true, 0, REPLAY(0)},

@@ -17,11 +17,25 @@ static void turn_off(policy *p) {
   p->quiet = 0;
 }
 
+/* What may be lost before anything is known. */
+static double first(const policy *p) {
+  return p->colocated ? POLICY_SAVED : POLICY_FIRST;
+}
+
+/* What the target's sessions together may still lose. */
+static double left(const policy *p, const policy_record *all) {
+  return first(p) + fmin(0, all->account);
+}
+
+/* No loss keeps all sessions off for longer than one of three credits. */
+static void book(const policy *p, policy_record *all, double net) {
+  all->account = fmax(-3 * first(p), fmin(all->account + net, POLICY_EARNED));
+}
+
 void policy_begin(policy *p, const policy *before) {
   p->all = before->all;
-  double first = p->colocated ? POLICY_SAVED : POLICY_FIRST;
-  p->balance = before->net > -POLICY_TRY ? first : fmin(first, before->balance);
-  p->net = fmin(0, before->net) * POLICY_INHERIT;
+  p->balance = left(p, &before->all);
+  p->net = fmin(0, before->all.account);
   p->quiet = POLICY_QUIET;
   p->reply_us = before->reply_us;
   if (p->reply_us.count > 1) p->reply_us.count = 1; /* other drafts may serve this session */
@@ -31,10 +45,11 @@ void policy_begin(policy *p, const policy *before) {
     turn_on(p);
 }
 
-void policy_colocated(policy *p) {
+void policy_colocated(policy *p, const policy *before) {
   if (p->colocated) return;
   p->colocated = true;
   if (p->state == POLICY_ON) turn_off(p);
+  if (p->state == POLICY_NEW && left(p, &before->all) < POLICY_TRY) policy_begin(p, before);
 }
 
 bool policy_is_quiet(const policy *p) {
@@ -71,10 +86,16 @@ static double credit(const policy *p) {
 
 static void turn(policy *p, const policy_step *s) {
   bool must_measure = p->colocated && !s->plain_known; /* which it cannot while the draft computes */
-  if (p->state == POLICY_ON && (credit(p) < 0 || must_measure))
+  bool may_try = p->net > 0 || left(p, &p->all) >= 0;
+  if (p->state == POLICY_ON && (credit(p) < 0 || must_measure || !may_try))
     turn_off(p);
-  else if (p->state == POLICY_OFF && credit(p) >= POLICY_TRY && !must_measure && policy_is_quiet(p))
+  else if (p->state == POLICY_OFF && credit(p) >= POLICY_TRY && !must_measure && may_try &&
+           policy_is_quiet(p))
     turn_on(p);
+}
+
+void policy_forwarded(policy_record *all) {
+  if (all->account < 0) all->account *= 1 - 1.0 / POLICY_FORGET;
 }
 
 void policy_stepped(policy *p, policy_record *all, const policy_step *s) {
@@ -85,9 +106,11 @@ void policy_stepped(policy *p, policy_record *all, const policy_step *s) {
     average_add(&p->cost, cost);
   }
   if (s->waited_us > 0 && s->offered == 0 && !s->answered) p->misses++;
-  double net = p->state == POLICY_ON ? s->tokens - cost - (s->waited_us + POLICY_TELL_US) / s->plain_us : 0;
+  double net = policy_is_quiet(p) ? 0 : s->tokens - cost;
+  if (p->state == POLICY_ON) net = s->tokens - cost - (s->waited_us + POLICY_TELL_US) / s->plain_us;
   record(&p->own, s, net);
   record(all, s, net);
+  book(p, all, net);
   p->all = *all;
   p->net += net;
   p->balance = fmin(p->balance + net + POLICY_LOSS * s->tokens, POLICY_SAVED);

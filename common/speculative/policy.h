@@ -14,7 +14,8 @@ typedef enum { POLICY_NEW, POLICY_ON, POLICY_OFF } policy_state;
  * were accepted. Old steps fade. */
 typedef struct policy_record { /* all zero at the start */
   double promised, accepted;
-  double net; /* gains minus losses against plain decoding, in plain steps */
+  double net;     /* gains minus losses against plain decoding, in plain steps */
+  double account; /* the same, of all sessions: only losses fade; bounded on both sides */
 } policy_record;
 
 typedef struct policy {   /* of one session; all zero before policy_begin */
@@ -32,12 +33,14 @@ typedef struct policy {   /* of one session; all zero before policy_begin */
   uint32_t quiet; /* steps since speculation was last turned off */
 } policy;
 
-/* A session begins. before: the record of the session that stepped last at this target, which may be all
- * zero. It is used because the same drafts usually serve both. */
+/* A session begins. before: that of the session that stepped last at this target, which may be all zero. Its
+ * record of all sessions is used, because the same drafts usually serve them: what they have lost, this one
+ * may not lose again. */
 void policy_begin(policy *p, const policy *before);
 /* A colocated draft is attached: turns speculation off until the cost of a plain step has been measured while
- * that draft is quiet. */
-void policy_colocated(policy *p);
+ * that draft is quiet. A session that has not stepped yet begins now if it begins off, so that the draft does
+ * not even read its prompt. before: as in policy_begin. */
+void policy_colocated(policy *p, const policy *before);
 /* Does a plain step now cost what it costs without a draft? True if no colocated draft is attached, and after
  * speculation has been off for POLICY_QUIET steps. */
 bool policy_is_quiet(const policy *p);
@@ -58,6 +61,9 @@ typedef struct policy_step {
  * each were judged by its own first nodes alone, those that began with bad luck would never get a node among
  * the best of many sessions, and so never show that their luck has changed. */
 void policy_stepped(policy *p, policy_record *all, const policy_step *s);
+
+/* A forward of the target has ended, of whichever sessions: old losses fade. */
+void policy_forwarded(policy_record *all);
 
 /* Corrects a node's path probability by how far its drafts have kept their promises. Takes and returns
  * logarithms. */

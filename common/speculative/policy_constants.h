@@ -28,13 +28,14 @@
 #define POLICY_TRUST_WEIGHT 2.0  /* promised nodes that this counts for: replay */
 #define POLICY_TRUST_OTHERS 8.0  /* nodes that the record of all counts for: 8 sessions, recorded */
 #define POLICY_WINDOW       128  /* steps over which both are remembered: replay */
-#define POLICY_INHERIT      0.25 /* of the last session's losses, for the next one: replay */
 
 /* On or off, in plain steps. */
 #define POLICY_LOSS         0.01 /* of a token, which may be lost for good: 0.98 of plain is promised */
 #define POLICY_FIRST        2.0  /* may be lost by a session before anything is known: replay */
 #define POLICY_TRY          0.25 /* must be saved up for the next try: a verify of POLICY_PROBE rows */
 #define POLICY_SAVED        8.0  /* of gains are kept, or lent to others: replay, a draft turns bad */
+#define POLICY_EARNED       32.0 /* of all sessions' gains are kept: replay, an answer's end fails */
+#define POLICY_FORGET       1024 /* forwards in which a loss fades: replay, with useless drafts */
 #define POLICY_TELL_US      60   /* us to tell a draft and hear its nodes: measured with useless nodes */
 #define POLICY_QUIET        4    /* steps until a colocated draft has ended what it computes: measured */
 

@@ -195,6 +195,26 @@ static void test_while_speculation_is_off_states_wait(void **state) {
   assert_true(gather(w, DRAFT, base) >= FEATURE_FUSION_ROWS);
 }
 
+/* A draft on the target's own processors that has not paid does not even read the prompt; the latest rows are
+ * there when it is tried again. */
+static void test_a_draft_that_would_slow_the_target_reads_no_prompt(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  ask(w, DRAFT, S, FC);
+  held(w, S)->speculation.policy = (policy){.state = POLICY_OFF, .colocated = true, .balance = -1e6};
+  prefill(w);
+  assert_int_equal(play(w, 2), 2);
+  assert_int_equal(w->fused, 0);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_FEATURES), 0);
+  set_off(w, false);
+  assert_true(take_job(w));
+  assert_int_equal(w->job.kind, ENGINE_FUSE);
+  assert_int_equal(w->job.kv_length, 0);
+  give_result(w);
+  play_slowly(w, 1);
+  assert_true(gather(w, DRAFT, 0) >= PROMPT_LENGTH);
+}
+
 static void let_forwards_fuse(world *w) {
   target_sessions(w->t)->taps.fc_in_forward = true;
 }
@@ -268,6 +288,7 @@ int main(void) {
       TEST(test_a_draft_that_leaves_takes_the_states_that_wait_along),
       TEST(test_rows_of_a_session_that_has_ended_go_nowhere),
       TEST(test_while_speculation_is_off_states_wait),
+      TEST(test_a_draft_that_would_slow_the_target_reads_no_prompt),
       TEST(test_a_forward_that_fuses_needs_no_batch_behind_it),
       TEST(test_a_forward_does_not_fuse_while_states_wait),
       TEST(test_in_lockstep_no_states_wait),

@@ -256,6 +256,39 @@ static void test_in_mid_answer_rows_are_paid_for_by_what_drafts_have_earned(void
   assert_int_equal(speculation_repeat_rows(&s, &all, 300, 0, 128, true), 8);
 }
 
+/* Forwards of four sessions, of which two have a draft that computes: these two bear all that it slows. */
+static void test_what_a_draft_slows_is_borne_by_its_sessions(void **state) {
+  (void)state;
+  speculation_shared all = {.forward = {.steps = 4, .rows = 4, .disturbed = 2, .us = 1500}};
+  speculation on = {.policy = {.state = POLICY_ON, .colocated = true, .balance = 5}}, off = {0};
+  off.policy = (policy){.state = POLICY_OFF, .quiet = POLICY_QUIET, .colocated = true};
+  cost_model_measured(&all.costs, 4, 0, 1000);
+  speculation_stepped(&off, &all, 1, true);
+  assert_true(off.step.us == 250 && off.policy.balance == POLICY_LOSS);
+  speculation_stepped(&on, &all, 1, true);
+  assert_true(on.step.us == 500);
+  assert_true(on.policy.balance < 5 - (500 - 250) / 250.0);
+}
+
+/* The rows of prompts that it carries too cost what they do while no draft computes. */
+static void test_what_a_draft_slows_is_told_from_what_prompts_take(void **state) {
+  (void)state;
+  speculation_shared all = {0};
+  cost_model_measured(&all.costs, 1, 0, 1000);
+  speculation_forward f = {.steps = 1, .rows = 1, .prompt_rows = 100, .disturbed = 1, .us = 4000};
+  speculation on = {.policy = {.state = POLICY_ON, .colocated = true, .balance = 5}};
+  speculation_measured(&all, &f);
+  speculation_stepped(&on, &all, 1, true);
+  assert_true(on.step.us == 1000); /* what prompts take is not known */
+  f.disturbed = 0;
+  speculation_measured(&all, &f);
+  f.disturbed = 1;
+  f.us = 4600;
+  speculation_measured(&all, &f);
+  speculation_stepped(&on, &all, 1, true);
+  assert_true(fabs(on.step.us - 1600) < 1);
+}
+
 /* The forward of a session's first step is not measured where another session failed in it. */
 static void test_a_step_before_any_forward_was_measured_says_nothing(void **state) {
   (void)state;
@@ -268,7 +301,7 @@ static void test_a_step_before_any_forward_was_measured_says_nothing(void **stat
 /* One step that was priced while something disturbed the machine does not speak for a long answer. */
 static void test_the_time_of_plain_steps_is_that_of_all_tokens(void **state) {
   (void)state;
-  speculation_shared all = {.forward = {.steps = 1, .rows = 1, .quiet = true, .us = 1000}};
+  speculation_shared all = {.forward = {.steps = 1, .rows = 1, .us = 1000}};
   speculation s = {0};
   speculation_stepped(&s, &all, 1, false); /* not measured */
   assert_true(speculation_plain_us(&s) == 0);
@@ -295,6 +328,8 @@ int main(void) {
       CASE(test_a_draft_far_away_is_not_waited_for),
       CASE(test_rows_are_computed_again_for_what_they_win),
       CASE(test_prompts_hold_up_the_steps_beside_them_for_so_long),
+      CASE(test_what_a_draft_slows_is_borne_by_its_sessions),
+      CASE(test_what_a_draft_slows_is_told_from_what_prompts_take),
       CASE(test_a_step_before_any_forward_was_measured_says_nothing),
       CASE(test_the_time_of_plain_steps_is_that_of_all_tokens),
       CASE(test_in_mid_answer_rows_are_paid_for_by_what_drafts_have_earned),

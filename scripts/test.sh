@@ -13,6 +13,11 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# The programs take flags from variables too: those of the shell that starts the tests are not meant.
+for name in $(sed -nE 's/^FLAG\([a-z_0-9]+, "([a-z-]+)".*/\U\1/p' common/command_line/flags.def); do
+  unset "TANDEM_${name//-/_}"
+done
+
 # name | gate, thorough or both | what it does
 stages='
 setup            | both     | packages, the CUDA compiler and the default model

@@ -418,7 +418,7 @@ uint32_t open_with_draft(world *w, bool lockstep) {
 
 void believe(world *w) {
   speculation *s = &held(w, S)->speculation;
-  s->policy = (policy){.state = POLICY_ON, .own = {.accepted = 100000}, .balance = 1000};
+  s->policy = (policy){.state = POLICY_ON, .own = {.accepted = 100000}, .balance = 1000, .net = 1000};
   cost_model *costs = &target_speculation(w->t)->costs;
   cost_model_measured(costs, 1, 0, JOB_US);
   cost_model_measured(costs, 40, 0, JOB_US);

@@ -13,7 +13,7 @@ typedef struct draft_options {
   int32_t context;        /* tokens of the longest C */
   bool shorter;           /* sessions longer than `context` are taken too: this draft helps while C fits */
   int32_t session_max;    /* <= DRAFT_SESSIONS_MAX; 0 means DRAFT_SESSIONS_MAX */
-  bool beside;            /* it computes while a target on the same processors does */
+  bool beside;            /* it computes while a target on the same device does */
   bool colocated;         /* in free pace it computes only while the target waits for it (pacing.h) */
   hash16 host;            /* as HELLO tells it */
   hash16 vocabulary_hash; /* of the vocabulary whose ids are on the wire */

@@ -208,6 +208,7 @@ static void withhold(step_context *c, const session *s, session_draft *d) {
 
 static void flush_session(step_context *c, session *s) {
   int32_t needed = INT32_MAX;
+  /* Its draft would compute with them; they wait in the ring. */
   if (speculation_is_quiet(&s->speculation) && !s->request.options.lockstep) return;
   bool late = comes_late(s);
   if (late) s->drafts.features.repeats = false;

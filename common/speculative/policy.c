@@ -27,9 +27,9 @@ static double left(const policy *p, const policy_record *all) {
   return first(p) + fmin(0, all->account);
 }
 
-/* No loss keeps all sessions off for longer than one of three credits. */
+/* No loss keeps all sessions off for longer than one of POLICY_DEBT credits. */
 static void book(const policy *p, policy_record *all, double net) {
-  all->account = fmax(-3 * first(p), fmin(all->account + net, POLICY_EARNED));
+  all->account = fmax(-POLICY_DEBT * first(p), fmin(all->account + net, POLICY_EARNED));
 }
 
 void policy_begin(policy *p, const policy *before) {

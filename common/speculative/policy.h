@@ -26,7 +26,7 @@ typedef struct policy {   /* of one session; all zero before policy_begin */
   average reply_us;   /* and to the first reply, which may have no nodes */
   uint32_t misses;    /* waits in a row that ended without an answer */
   double balance;     /* gains less losses against plain decoding, and the credit; in plain steps */
-  double net;         /* gains minus losses of the whole session, without the credit */
+  double net;         /* gains minus losses of the whole session, from what the account lacked on */
   policy_state state;
   uint32_t tries; /* how often it was turned on */
   bool colocated; /* a draft computes on the target's own processors */

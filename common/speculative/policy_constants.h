@@ -35,6 +35,7 @@
 #define POLICY_TRY          0.25 /* must be saved up for the next try: a verify of POLICY_PROBE rows */
 #define POLICY_SAVED        8.0  /* of gains are kept, or lent to others: replay, a draft turns bad */
 #define POLICY_EARNED       32.0 /* of all sessions' gains are kept: replay, an answer's end fails */
+#define POLICY_DEBT         3.0  /* credits that all sessions lack at most: replay, useless drafts */
 #define POLICY_FORGET       1024 /* forwards in which a loss fades: replay, with useless drafts */
 #define POLICY_TELL_US      60   /* us to tell a draft and hear its nodes: measured with useless nodes */
 #define POLICY_QUIET        4    /* steps until a colocated draft has ended what it computes: measured */

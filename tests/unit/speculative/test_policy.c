@@ -163,13 +163,13 @@ static void test_sessions_at_the_same_time_share_a_credit(void **state) {
   assert_true(lost < POLICY_FIRST + SESSIONS * 0.21); /* alone, each would lose as much */
 }
 
-/* A stall that costs hundreds of steps keeps them off for no longer than three credits do. */
+/* POLICY_DEBT: a stall that costs hundreds of steps keeps them off for no longer than a few credits do. */
 static void test_a_great_loss_is_forgotten_too(void **state) {
   (void)state;
   policy p = begun(), next = {0};
   policy_step s = {.plain_us = PLAIN, .plain_known = true, .us = 500 * PLAIN, .tokens = 1};
   policy_stepped(&p, &p.all, &s);
-  assert_true(p.all.account == -3 * POLICY_FIRST);
+  assert_true(p.all.account == -POLICY_DEBT * POLICY_FIRST);
   for (int i = 0; i < 2 * POLICY_FORGET; i++) policy_forwarded(&p.all);
   policy_begin(&next, &p);
   assert_int_equal(next.state, POLICY_ON);

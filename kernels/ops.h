@@ -142,8 +142,8 @@ typedef struct ops_ranking {
 } ops_ranking;
 
 typedef struct ops_ranked {
-  int32_t count;                           /* <= that of the ranking */
-  sampler_ranked list[SAMPLER_RANKED_MAX]; /* the best first */
+  int32_t count;                          /* <= that of the ranking */
+  ranking_token list[SAMPLER_RANKED_MAX]; /* the best first */
 } ops_ranked;
 
 #define OPS_VIEWS_MAX    4

@@ -27,7 +27,7 @@ struct engine {
   row_paths *paths; /* [ENGINE_JOBS_MAX]: of the jobs in hand, where a penalty, a grammar or log-probabilities
                        need them */
   sampler *sampler; /* from the first job on that wants log-probabilities or has a grammar, */
-  sampler_ranked *logprobs; /* [ENGINE_JOBS_MAX][LOGPROBS_EACH]: and what they are */
+  ranking_token *logprobs; /* [ENGINE_JOBS_MAX][LOGPROBS_EACH]: and what they are */
   tap_rows taps;            /* of the batch in hand, where drafts read features, */
   fused_rows fused;         /* and where they read them fused */
   int32_t *sequences;       /* [options.sequences]: the cache's sequence of each slot */
@@ -93,7 +93,7 @@ typedef struct active_job {
               */
   uint64_t forwarded_us; /* when the forward of a VERIFY ended, if the next step can follow it at once */
   row_paths *paths;
-  sampler_ranked *logprobs; /* [][job->logprobs] of the tokens picked; NULL: none are wanted */
+  ranking_token *logprobs; /* [][job->logprobs] of the tokens picked; NULL: none are wanted */
   int32_t picked;           /* index of the token that is picked next */
   bool tapped;              /* the forward has kept its rows' states: */
   size_t features_at;       /* in g->taps.rows */

@@ -68,7 +68,7 @@ typedef struct engine_result {
   int32_t node_count;               /* VERIFY: rows beside the root */
   int32_t sampled[ENGINE_ROWS_MAX]; /* VERIFY: new tokens, the last one the bonus */
   int32_t sampled_count;
-  const sampler_ranked *logprobs; /* [sampled_count][the job's logprobs], valid until the next batch */
+  const ranking_token *logprobs; /* [sampled_count][the job's logprobs], valid until the next batch */
   bool selfcheck_differs;
   /* Features of the positions [feature_base, feature_base + feature_count), all of them committed: rows of
    * feature_bytes each, valid until the next batch. None were wanted, or they could not be had: count 0.

@@ -59,7 +59,7 @@ typedef struct session_job { /* at the engine */
 typedef struct session_stream { /* what the orchestrator knows */
   uint8_t *accepted; /* [context] 1: an accepted token; NULL until the orchestrator wants to know */
   /* [SESSION_LOGPROBS][options.logprobs] of the last tokens of C, in a ring by position; NULL: not wanted */
-  sampler_ranked *logprobs;
+  ranking_token *logprobs;
   int32_t acked, sent;    /* tokens that it has acknowledged, and that were sent to it */
   uint64_t send_after_us; /* new tokens are not sent before this, */
   uint64_t send_by_us;    /* and at this time at the latest; UINT64_MAX: there is no such time */

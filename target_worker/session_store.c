@@ -240,7 +240,7 @@ bool session_store_logprobs(session *s, int32_t each) {
   if (each == 0) return true;
   s->stream.logprobs = malloc((size_t)SESSION_LOGPROBS * (size_t)each * sizeof *s->stream.logprobs);
   for (int32_t i = 0; s->stream.logprobs && i < SESSION_LOGPROBS * each; i++)
-    s->stream.logprobs[i] = (sampler_ranked){.token = -1};
+    s->stream.logprobs[i] = (ranking_token){.token = -1};
   return s->stream.logprobs != NULL;
 }
 

@@ -48,7 +48,7 @@ static void add_logprobs(const session *s, logprob_lists *room, msg_tokens *t) {
   int32_t each = s->request.options.logprobs, kept_from = s->committed.length - SESSION_LOGPROBS, n = 0;
   for (int32_t i = 0; i < t->token_count; i++) {
     int32_t position = t->base_length + i;
-    const sampler_ranked *from = s->stream.logprobs + position % SESSION_LOGPROBS * each;
+    const ranking_token *from = s->stream.logprobs + position % SESSION_LOGPROBS * each;
     for (int32_t k = 0; k < each; k++, n++) {
       room->tokens[n] = position >= kept_from ? from[k].token : -1;
       room->values[n] = position >= kept_from ? from[k].value : 0;

@@ -75,8 +75,8 @@ static void compute_query(const draft_context *x, int32_t slot, const draft_quer
   if (!r || position >= r->length) return;
   double share = claim(x->draft) < 0.99 ? claim(x->draft) : 0.99;
   a->count = 2;
-  a->list[0] = (sampler_ranked){guess(x->draft, r, position), (float)log(share)};
-  a->list[1] = (sampler_ranked){r->tokens[position] + 2, (float)log(1 - share)};
+  a->list[0] = (ranking_token){guess(x->draft, r, position), (float)log(share)};
+  a->list[1] = (ranking_token){r->tokens[position] + 2, (float)log(1 - share)};
   if (a->list[0].value < a->list[1].value) a->list[1].value = a->list[0].value;
 }
 

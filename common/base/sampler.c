@@ -1,6 +1,7 @@
 #include "common/base/sampler.h"
 
 #include "common/base/filter_math.h"
+#include "common/base/ranking.h"
 
 #include <assert.h>
 #include <math.h>
@@ -206,49 +207,15 @@ static int32_t argmax(const float *x, int32_t count) {
 
 /* --- Gumbel-max --- */
 
-/* The best `room` so far, the best first; the rest of the list is of no token. */
-typedef struct ranking {
-  sampler_ranked *list;
-  int32_t room;
-} ranking;
-
-static bool precedes(const sampler_ranked *a, const sampler_ranked *b) {
-  return a->value > b->value || (a->value == b->value && a->token < b->token);
-}
-
-static void ranking_init(ranking *r, sampler_ranked *list, int32_t room) {
-  *r = (ranking){list, room};
-  for (int32_t i = 0; i < room; i++) list[i] = (sampler_ranked){INT32_MAX, -INFINITY};
-}
-
-/* A value below this changes nothing. */
-static inline float ranking_least(const ranking *r) {
-  return r->list[r->room - 1].value;
-}
-
-static void challenge(ranking *r, float value, int32_t token) {
-  const sampler_ranked x = {token, value};
-  int32_t i = r->room - 1;
-  if (!precedes(&x, &r->list[i])) return;
-  for (; i > 0 && precedes(&x, &r->list[i - 1]); i--) r->list[i] = r->list[i - 1];
-  r->list[i] = x;
-}
-
-static int32_t ranking_count(const ranking *r) {
-  int32_t n = 0;
-  while (n < r->room && r->list[n].token != INT32_MAX) n++;
-  return n;
-}
-
 /* Chooses over the whole vocabulary. It starts with the best logit. A token that cannot beat it even with the
  * largest noise needs no noise of its own, and few of the others can beat it with the bound of their noise. A
  * device does the same while it makes the logits (kernels/cpu/sample.h); here the logits have been adjusted.
  */
 static void choose_all(const sampler *s, const noise_source *noise, const float *x, float scale, int32_t top,
-                       ranking *r) {
+                       ranking_list *r) {
   uint32_t bits[CHUNK];
   float most[CHUNK];
-  challenge(r, x[top] * scale + noise_of(noise, top), top);
+  ranking_challenge(r, x[top] * scale + noise_of(noise, top), top);
   for (int32_t first = 0; first < s->vocab; first += CHUNK) {
     int32_t count = s->vocab - first < CHUNK ? s->vocab - first : CHUNK;
     if (max_of(x + first, count) * scale + NOISE_MAX < ranking_least(r)) continue;
@@ -257,18 +224,18 @@ static void choose_all(const sampler *s, const noise_source *noise, const float 
     if (max_of(most, count) < ranking_least(r)) continue;
     for (int32_t i = 0; i < count; i++) {
       if (most[i] < ranking_least(r) || !(x[first + i] > -INFINITY) || first + i == top) continue;
-      challenge(r, x[first + i] * scale + noise_gumbel(bits[i]), first + i);
+      ranking_challenge(r, x[first + i] * scale + noise_gumbel(bits[i]), first + i);
     }
   }
 }
 
 /* Without noise. */
-static void choose_greedy(const sampler *s, const float *x, ranking *r) {
+static void choose_greedy(const sampler *s, const float *x, ranking_list *r) {
   for (int32_t first = 0; first < s->vocab; first += CHUNK) {
     int32_t count = s->vocab - first < CHUNK ? s->vocab - first : CHUNK;
     if (!(max_of(x + first, count) > ranking_least(r))) continue;
     for (int32_t i = 0; i < count; i++)
-      if (x[first + i] > ranking_least(r)) challenge(r, x[first + i], first + i);
+      if (x[first + i] > ranking_least(r)) ranking_challenge(r, x[first + i], first + i);
   }
 }
 
@@ -284,7 +251,7 @@ static void noise_bits_listed(const noise_source *noise, const int32_t *ids, int
 
 /* Over candidates [0, count). */
 static void choose_listed(const sampler *s, const noise_source *noise, float scale, int32_t count,
-                          ranking *r) {
+                          ranking_list *r) {
   uint32_t bits[CHUNK];
   float most[CHUNK];
   for (int32_t first = 0; first < count; first += CHUNK) {
@@ -296,7 +263,7 @@ static void choose_listed(const sampler *s, const noise_source *noise, float sca
     for (int32_t i = 0; i < n; i++) most[i] = x[i] * scale + noise_bound(bits[i]);
     if (max_of(most, n) < ranking_least(r)) continue;
     for (int32_t i = 0; i < n; i++)
-      if (most[i] >= ranking_least(r)) challenge(r, x[i] * scale + noise_gumbel(bits[i]), ids[i]);
+      if (most[i] >= ranking_least(r)) ranking_challenge(r, x[i] * scale + noise_gumbel(bits[i]), ids[i]);
   }
 }
 
@@ -442,7 +409,7 @@ static int32_t filter(sampler *s, const sampler_options *o, int32_t count, float
 
 /* Among adjusted logits x, of which `top` is the largest. */
 static void rank(sampler *s, const sampler_options *o, const float *x, int32_t top, int32_t position,
-                 ranking *r) {
+                 ranking_list *r) {
   static const sampler_row nothing = {0};
   const float scale = sampler_scale(o);
   const noise_source noise = {o->seed, o->choice, (uint32_t)position};
@@ -455,16 +422,16 @@ static void rank(sampler *s, const sampler_options *o, const float *x, int32_t t
 }
 
 static int32_t rank_adjusted(sampler *s, const sampler_options *o, const float *x, int32_t position,
-                             ranking *r) {
+                             ranking_list *r) {
   int32_t top = argmax(x, s->vocab);
   if (top >= 0) rank(s, o, x, top, position, r);
   return ranking_count(r);
 }
 
 int32_t sampler_rank(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
-                     int32_t position, int32_t count, sampler_ranked *out) {
+                     int32_t position, int32_t count, ranking_token *out) {
   static const sampler_row nothing = {0};
-  ranking r;
+  ranking_list r;
   assert(count >= 1 && count <= SAMPLER_RANKED_MAX);
   ranking_init(&r, out, count);
   if (!sampler_are_numbers(logits, s->vocab)) return 0;
@@ -481,11 +448,11 @@ static float weights_over_best(const float *x, int32_t vocab, float best) {
   return (float)((double)sum / (double)FILTER_WEIGHT_SCALE);
 }
 
-void sampler_logprobs(sampler *s, const float *logits, int32_t token, int32_t count, sampler_ranked *out) {
+void sampler_logprobs(sampler *s, const float *logits, int32_t token, int32_t count, ranking_token *out) {
   const float best = max_of(logits, s->vocab), rest = noise_log(weights_over_best(logits, s->vocab, best));
-  ranking r;
+  ranking_list r;
   assert(count >= 0 && count <= SAMPLER_LOGPROBS_MAX && in_vocab(s, token));
-  out[0] = (sampler_ranked){token, logits[token]};
+  out[0] = (ranking_token){token, logits[token]};
   if (count > 0) {
     ranking_init(&r, out + 1, count);
     choose_greedy(s, logits, &r);
@@ -500,7 +467,7 @@ void sampler_logprobs(sampler *s, const float *logits, int32_t token, int32_t co
 /* --- listed tokens --- */
 
 /* Without noise, in any order of the tokens. */
-static void choose_greedy_listed(const sampler_listed *l, ranking *r) {
+static void choose_greedy_listed(const sampler_listed *l, ranking_list *r) {
   for (int32_t first = 0; first < l->count; first += CHUNK) {
     const float *x = l->logits + first;
     int32_t n = l->count - first < CHUNK ? l->count - first : CHUNK;
@@ -508,7 +475,7 @@ static void choose_greedy_listed(const sampler_listed *l, ranking *r) {
     if (!(most >= ranking_least(r)) || most == -INFINITY) continue;
     for (int32_t i = 0; i < n; i++)
       if (x[i] >= ranking_least(r) && x[i] > -INFINITY && l->tokens[first + i] >= 0)
-        challenge(r, x[i], l->tokens[first + i]);
+        ranking_challenge(r, x[i], l->tokens[first + i]);
   }
 }
 
@@ -547,7 +514,8 @@ static void spread_lists(sampler *s, const sampler_listed *lists, int32_t list_c
 }
 
 /* With noise, over candidates [0, count). */
-static void rank_listed(sampler *s, const sampler_options *o, int32_t count, int32_t position, ranking *r) {
+static void rank_listed(sampler *s, const sampler_options *o, int32_t count, int32_t position,
+                        ranking_list *r) {
   const float scale = sampler_scale(o), best = max_of(s->logits, count);
   const noise_source noise = {o->seed, o->choice, (uint32_t)position};
   if (best > -INFINITY) choose_listed(s, &noise, scale, filter(s, o, count, best, scale), r);
@@ -555,8 +523,8 @@ static void rank_listed(sampler *s, const sampler_options *o, int32_t count, int
 
 int32_t sampler_rank_listed(sampler *s, const sampler_options *o, const sampler_row *row,
                             const sampler_listed *lists, int32_t list_count, int32_t position, int32_t count,
-                            sampler_ranked *out) {
-  ranking r;
+                            ranking_token *out) {
+  ranking_list r;
   assert(count >= 1 && count <= SAMPLER_RANKED_MAX);
   ranking_init(&r, out, count);
   if (!lists_are_numbers(lists, list_count)) return 0;
@@ -583,8 +551,8 @@ int32_t sampler_pick(sampler *s, const sampler_options *o, const sampler_row *ro
   int32_t top = argmax(x, s->vocab);
   if (top < 0) return -1;
   if (sampler_scale(o) == 0) return top;
-  sampler_ranked first;
-  ranking r;
+  ranking_token first;
+  ranking_list r;
   ranking_init(&r, &first, 1);
   rank(s, o, x, top, position, &r);
   return first.token;

@@ -30,6 +30,7 @@
 #pragma once
 
 #include "common/base/err.h"
+#include "common/base/ranking.h"
 #include "common/base/portable.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -93,17 +94,13 @@ bool sampler_are_numbers(const float *logits, int32_t count);
 int32_t sampler_pick(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
                      int32_t position);
 
-typedef struct sampler_ranked {
-  int32_t token;
-  float value; /* logit * scale + noise; where scale is 0: the logit */
-} sampler_ranked;
 #define SAMPLER_RANKED_MAX 16
 
 /* The `count` (1 to SAMPLER_RANKED_MAX) largest values among what sampler_pick chooses from, the largest,
  * which is its choice, first; ties by the lowest id. Returns how many there are; 0: no token is left. A draft
  * uses it to rank its candidates as the target would if these logits were the target's. */
 int32_t sampler_rank(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
-                     int32_t position, int32_t count, sampler_ranked *out);
+                     int32_t position, int32_t count, ranking_token *out);
 
 #define SAMPLER_LOGPROBS_MAX 20
 
@@ -112,7 +109,7 @@ int32_t sampler_rank(sampler *s, const sampler_options *o, const sampler_row *ro
  * -1 with the value 0 where there are fewer. With m the largest logit and S the sum of floor(sampler_exp(x -
  * m) * 2^36), in which a token below m - 25 is left out: x - m - sampler_log(S / 2^36), each operation in
  * f32, and -FLT_MAX at least. The errors add up to about 3e-6. */
-void sampler_logprobs(sampler *s, const float *logits, int32_t token, int32_t count, sampler_ranked *out);
+void sampler_logprobs(sampler *s, const float *logits, int32_t token, int32_t count, ranking_token *out);
 
 /* Tokens with a logit each, in any order. */
 typedef struct sampler_listed {
@@ -125,7 +122,7 @@ typedef struct sampler_listed {
  * penalties, bias and mask it takes the time of the listed tokens, not of the vocabulary. */
 int32_t sampler_rank_listed(sampler *s, const sampler_options *o, const sampler_row *row,
                             const sampler_listed *lists, int32_t list_count, int32_t position, int32_t count,
-                            sampler_ranked *out);
+                            ranking_token *out);
 
 /* The factor of the logits: 1 / temperature, or 0 for greedy. */
 float sampler_scale(const sampler_options *o);

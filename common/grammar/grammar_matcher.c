@@ -213,7 +213,7 @@ static bool filters(const sampler_options *o) {
 /* The best token that is allowed, if it is one of the best of all; else -1. */
 static int32_t pick_best(grammar_matcher *m, sampler *s, const sampler_options *o, const sampler_row *row,
                          const float *logits, int32_t position) {
-  sampler_ranked best[SAMPLER_RANKED_MAX];
+  ranking_token best[SAMPLER_RANKED_MAX];
   int32_t count = sampler_rank(s, o, row, logits, position, SAMPLER_RANKED_MAX, best);
   for (int32_t i = 0; i < count; i++)
     if (grammar_matcher_allows(m, best[i].token)) return best[i].token;

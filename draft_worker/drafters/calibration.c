@@ -86,7 +86,7 @@ static void insert(draft_candidate *list, int32_t count, draft_candidate x) {
 }
 
 void calibration_candidates(const calibration *c, const calibration_choice *choice,
-                            const sampler_ranked *ranked, int32_t count, draft_candidate *out) {
+                            const ranking_token *ranked, int32_t count, draft_candidate *out) {
   const sampler_options *o = choice->sampling;
   bool sampled = o->temperature >= SAMPLER_TEMPERATURE_MIN;
   calibration_kind kind = sampled ? CALIBRATION_SAMPLED : CALIBRATION_GREEDY;

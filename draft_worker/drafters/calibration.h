@@ -44,6 +44,6 @@ typedef struct calibration_choice {
 void calibration_init(calibration *c, const float (*measured)[CALIBRATION_WEIGHTS]);
 /* Makes candidates of ranked values, the best score first. */
 void calibration_candidates(const calibration *c, const calibration_choice *choice,
-                            const sampler_ranked *ranked, int32_t count, draft_candidate *out);
+                            const ranking_token *ranked, int32_t count, draft_candidate *out);
 /* Learns that the target chose `token`, which may be none of these candidates, all of one reply. */
 void calibration_learn(calibration *c, const draft_candidate *list, int32_t count, int32_t token);

@@ -3,6 +3,7 @@
  * cuts the ops into these. The plain C kernels define the bits (ops.h). */
 #pragma once
 
+#include "common/base/ranking.h"
 #include "kernels/cpu/pack_weights.h"
 #include "kernels/ops.h"
 
@@ -190,6 +191,12 @@ typedef struct cpu_winner {
 typedef void cpu_sample(const float *logits, int32_t stride, int32_t first, int32_t n,
                         const ops_sampling *choice, cpu_winner *w);
 
+/* Enters outputs into a list of the best, by their values (ops_sampling). tokens [n]: their tokens, negative
+ * where an output is none; NULL: output i is token first + i. False: a token's logit is a NaN or +infinity,
+ * and the list is of no use. */
+typedef bool cpu_rank_outputs(const float *logits, const int32_t *tokens, int32_t first, int32_t n,
+                              const ops_sampling *choice, ranking_list *best);
+
 typedef struct cpu_kernels {
   const char *name;
   int32_t rows_max;                        /* of a linear kernel, <= CPU_ROWS_MAX */
@@ -205,6 +212,7 @@ typedef struct cpu_kernels {
   void (*attention)(const cpu_attention *a);
   void (*swiglu)(float *y, const float *gate, const float *up, int32_t n);
   cpu_sample *sample;
+  cpu_rank_outputs *rank;
 } cpu_kernels;
 
 extern const cpu_kernels cpu_kernels_c;

@@ -1,5 +1,6 @@
-/* cpu_rank.c - op rank, by the sampler's own code. `rank` takes memory; a list is made when it is asked for:
- * a target asks for the rows of its walk alone, one after the other, a draft for all of them at once. */
+/* cpu_rank.c - op rank: by a kernel, or, with penalties or filters, by the sampler's own code. `rank` takes
+ * memory; a list is made when it is asked for: a target asks for the rows of its walk alone, one after the
+ * other, a draft for all of them at once. */
 #include "kernels/cpu/device_cpu.h"
 
 #include <assert.h>
@@ -48,8 +49,26 @@ static const int32_t *history_at(const cpu_batch *b, ops_slice s) {
   return s.count > 0 ? b->tokens + s.first : NULL;
 }
 
-static int32_t rank_logits(const cpu_rankers *k, int32_t thread, const ops_ranking *r, const sampler_row *row,
-                           const float *logits, sampler_ranked *out) {
+/* The list of what no penalty, bias, mask or filter changes. */
+static int32_t rank_outputs(const cpu_device *c, const ops_ranking *r, const float *logits,
+                            ranking_token *out) {
+  const cpu_rankers *k = &c->rankers;
+  const ops_sampling choice = {.scale = sampler_scale(&r->options),
+                               .seed = r->options.seed,
+                               .choice = r->options.choice,
+                               .position = (uint32_t)r->position};
+  ranking_list best;
+  ranking_init(&best, out, r->count);
+  bool numbers =
+      c->kernels->rank(logits, k->tokens, 0, k->tokens ? k->common : k->vocabulary, &choice, &best);
+  if (k->tokens && r->own.count > 0)
+    numbers &=
+        c->kernels->rank(logits + r->own.first, k->tokens + r->own.first, 0, r->own.count, &choice, &best);
+  return numbers ? ranking_count(&best) : 0;
+}
+
+static int32_t rank_adjusted(const cpu_rankers *k, int32_t thread, const ops_ranking *r,
+                             const sampler_row *row, const float *logits, ranking_token *out) {
   sampler *s = ranker_at(k, thread);
   if (!k->tokens) return sampler_rank(s, &r->options, row, logits, r->position, r->count, out);
   const sampler_listed lists[] = {{k->tokens, logits, k->common},
@@ -74,7 +93,10 @@ static void rank_one(void *context, int32_t i, int32_t thread) {
                            .bias_count = r->bias.count};
   size_t line = (size_t)b->logit_count + (size_t)(j->first + i);
   const float *logits = (const float *)c->logits.data + line * (size_t)c->vocab;
-  out->count = rank_logits(&c->rankers, thread, r, &row, logits, out->list);
+  if (sampler_needs_logits(&r->options, &row, c->rankers.vocabulary))
+    out->count = rank_adjusted(&c->rankers, thread, r, &row, logits, out->list);
+  else
+    out->count = rank_outputs(c, r, logits, out->list);
 }
 
 const ops_ranked *cpu_ranked(device *d, int32_t first, int32_t count) {

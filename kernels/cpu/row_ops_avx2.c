@@ -1,5 +1,6 @@
 #if defined(__x86_64__) /* elsewhere the C reference is all there is */
 #include "kernels/cpu/attention_avx2.h"
+#include "kernels/cpu/rank.h"
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/linear_avx2.h"
 #include "kernels/cpu/math_avx2.h"
@@ -137,5 +138,6 @@ const cpu_kernels cpu_kernels_avx2 = {
     .attention = cpu_attention_avx2,
     .swiglu = cpu_swiglu_avx2,
     .sample = cpu_sample_avx2,
+    .rank = cpu_rank_outputs_avx2,
 };
 #endif

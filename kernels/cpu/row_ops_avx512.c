@@ -1,5 +1,6 @@
 #if defined(__x86_64__) /* elsewhere the C reference is all there is */
 #include "kernels/cpu/attention_avx512.h"
+#include "kernels/cpu/rank.h"
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/linear_avx512.h"
 #include "kernels/cpu/math_avx512.h"
@@ -107,5 +108,6 @@ const cpu_kernels cpu_kernels_avx512 = {
     .attention = cpu_attention_avx512,
     .swiglu = swiglu_avx512,
     .sample = cpu_sample_avx512,
+    .rank = cpu_rank_outputs_avx512,
 };
 #endif

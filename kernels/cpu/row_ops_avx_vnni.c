@@ -1,5 +1,6 @@
 #if defined(__x86_64__) /* elsewhere the C reference is all there is */
 #include "kernels/cpu/attention_avx2.h"
+#include "kernels/cpu/rank.h"
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/linear_avx2.h"
 #include "kernels/cpu/row_ops_avx2.h"
@@ -21,5 +22,6 @@ const cpu_kernels cpu_kernels_avx_vnni = {
     .attention = cpu_attention_avx2,
     .swiglu = cpu_swiglu_avx2,
     .sample = cpu_sample_avx2,
+    .rank = cpu_rank_outputs_avx2,
 };
 #endif

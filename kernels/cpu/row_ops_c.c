@@ -1,4 +1,5 @@
 #include "kernels/cpu/row_ops_c.h"
+#include "kernels/cpu/rank.h"
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/cpu_math.h"
 #include "kernels/cpu/linear_c.h"
@@ -161,4 +162,5 @@ const cpu_kernels cpu_kernels_c = {
     .attention = cpu_attention_c,
     .swiglu = cpu_swiglu_c,
     .sample = cpu_sample_c,
+    .rank = cpu_rank_outputs_c,
 };

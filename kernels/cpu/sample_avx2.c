@@ -1,10 +1,7 @@
 #if defined(__x86_64__) /* elsewhere the C reference is all there is */
+#include "kernels/cpu/noise_avx2.h"
 #include "kernels/cpu/sample.h"
 
-#include <immintrin.h>
-
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 8")
 #define HALF   8 /* outputs of one register */
 #define HALVES (OPS_GROUP / HALF)
 #define TOGETHER                                                                                             \
@@ -49,27 +46,11 @@ INLINE void philox_bits(const philox *p, int32_t first, __m256i *bits, const int
   }
 }
 
-/* noise_bound */
-INLINE __m256 bound_of(__m256i bits) {
-  __m256 v = _mm256_cvtepi32_ps(_mm256_srli_epi32(bits, 9));
-  v = _mm256_sub_ps(_mm256_set1_ps(NOISE_BOUND_ONE), v);
-  v = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_castps_si256(v)), _mm256_set1_ps(NOISE_BOUND_STEP));
-  return _mm256_sub_ps(_mm256_set1_ps(NOISE_BOUND_TOP), v);
-}
-
-/* Lanes that are not below this, which a NaN is not either. */
-INLINE __m256 reach(__m256 values, float least) {
-  return _mm256_cmp_ps(values, _mm256_set1_ps(least), _CMP_NLT_UQ);
-}
-
-INLINE uint32_t reaching(__m256 values, float least) {
-  return (uint32_t)_mm256_movemask_ps(reach(values, least));
-}
-
 static void meet_greedy(const float *logits, int32_t stride, int32_t first, int32_t n, cpu_winner *w) {
   for (int32_t end = first + n; first < end; first += OPS_GROUP, logits += stride) {
-    const __m256 low = reach(_mm256_loadu_ps(logits), w->value);
-    if (!_mm256_movemask_ps(_mm256_or_ps(reach(_mm256_loadu_ps(logits + HALF), w->value), low))) continue;
+    const __m256 low = noise_reach(_mm256_loadu_ps(logits), w->value);
+    if (!_mm256_movemask_ps(_mm256_or_ps(noise_reach(_mm256_loadu_ps(logits + HALF), w->value), low)))
+      continue;
     for (int32_t i = 0; i < OPS_GROUP; i++) cpu_winner_meet_greedy(w, logits[i], first + i);
   }
 }
@@ -94,16 +75,17 @@ INLINE void meet_groups(const float *logits, int32_t stride, int32_t first, cons
   __m256 others = _mm256_setzero_ps();
   UNROLL for (int i = 0; i < T * HALVES; i++) {
     const __m256 x = _mm256_loadu_ps(logits + i / HALVES * stride + i % HALVES * HALF);
-    others = _mm256_or_ps(others, reach(x, INFINITY));
+    others = _mm256_or_ps(others, noise_reach(x, INFINITY));
     largest = _mm256_max_ps(x, largest);
   }
   if (_mm256_movemask_ps(others)) *w = CPU_NO_NUMBERS;
-  if (!reaching(_mm256_add_ps(_mm256_mul_ps(largest, scales), _mm256_set1_ps(NOISE_MAX)), w->value)) return;
+  if (!noise_reaching(_mm256_add_ps(_mm256_mul_ps(largest, scales), _mm256_set1_ps(NOISE_MAX)), w->value))
+    return;
   philox_bits(p, first, bits, T * HALVES);
   UNROLL for (int i = 0; i < T * HALVES; i++, first += HALF) {
     const float *at = logits + i / HALVES * stride + i % HALVES * HALF;
     __m256 z = _mm256_mul_ps(_mm256_loadu_ps(at), scales);
-    uint32_t some = reaching(_mm256_add_ps(z, bound_of(bits[i])), w->value);
+    uint32_t some = noise_reaching(_mm256_add_ps(z, noise_bounds(bits[i])), w->value);
     if (some) meet_some(at, some, bits[i], scale, first, w);
   }
 }

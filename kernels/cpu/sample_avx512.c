@@ -1,10 +1,7 @@
 #if defined(__x86_64__) /* elsewhere the C reference is all there is */
+#include "kernels/cpu/noise_avx512.h"
 #include "kernels/cpu/sample.h"
 
-#include <immintrin.h>
-
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 8")
 #define TOGETHER                                                                                             \
   4 /* groups whose random bits are made side by side: one alone waits for its own products                  \
      */
@@ -48,22 +45,9 @@ INLINE void philox_bits(const philox *p, int32_t first, __m512i *bits, const int
   }
 }
 
-/* noise_bound */
-INLINE __m512 bound_of(__m512i bits) {
-  __m512 v = _mm512_cvtepi32_ps(_mm512_srli_epi32(bits, 9));
-  v = _mm512_sub_ps(_mm512_set1_ps(NOISE_BOUND_ONE), v);
-  v = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_castps_si512(v)), _mm512_set1_ps(NOISE_BOUND_STEP));
-  return _mm512_sub_ps(_mm512_set1_ps(NOISE_BOUND_TOP), v);
-}
-
-/* Lanes that are not below this, which a NaN is not either. */
-INLINE uint32_t reaching(__m512 values, float least) {
-  return _mm512_cmp_ps_mask(values, _mm512_set1_ps(least), _CMP_NLT_UQ);
-}
-
 static void meet_greedy(const float *logits, int32_t stride, int32_t first, int32_t n, cpu_winner *w) {
   for (int32_t end = first + n; first < end; first += OPS_GROUP, logits += stride) {
-    for (uint32_t some = reaching(_mm512_loadu_ps(logits), w->value); some; some &= some - 1) {
+    for (uint32_t some = noise_reaching(_mm512_loadu_ps(logits), w->value); some; some &= some - 1) {
       int32_t i = __builtin_ctz(some);
       cpu_winner_meet_greedy(w, logits[i], first + i);
     }
@@ -90,15 +74,16 @@ INLINE void meet_groups(const float *logits, int32_t stride, int32_t first, cons
   uint32_t others = 0;
   UNROLL for (int i = 0; i < T; i++) {
     const __m512 x = _mm512_loadu_ps(logits + i * stride);
-    others |= reaching(x, INFINITY);
+    others |= noise_reaching(x, INFINITY);
     largest = _mm512_max_ps(x, largest);
   }
   if (others) *w = CPU_NO_NUMBERS;
-  if (!reaching(_mm512_add_ps(_mm512_mul_ps(largest, scales), _mm512_set1_ps(NOISE_MAX)), w->value)) return;
+  if (!noise_reaching(_mm512_add_ps(_mm512_mul_ps(largest, scales), _mm512_set1_ps(NOISE_MAX)), w->value))
+    return;
   philox_bits(p, first, bits, T);
   UNROLL for (int i = 0; i < T; i++, logits += stride, first += OPS_GROUP) {
     __m512 z = _mm512_mul_ps(_mm512_loadu_ps(logits), scales);
-    uint32_t some = reaching(_mm512_add_ps(z, bound_of(bits[i])), w->value);
+    uint32_t some = noise_reaching(_mm512_add_ps(z, noise_bounds(bits[i])), w->value);
     if (some) meet_some(logits, some, bits[i], scale, first, w);
   }
 }

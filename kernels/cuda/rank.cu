@@ -30,7 +30,7 @@ typedef struct rank_memory {
   sum_type sums[WARPS], rest;
   float largest[WARPS];
   int32_t bin, listed;
-  sampler_ranked list[SAMPLER_RANKED_MAX];
+  ranking_token list[SAMPLER_RANKED_MAX];
 } rank_memory;
 
 /* Nothing else holds this pointer (attention.cu says why). */
@@ -331,8 +331,8 @@ static __device__ __forceinline__ void insert(few_ranked *f, float value, int32_
 }
 
 /* Of a warp's lists in order the first tokens, in order: lane i has the i-th. */
-static __device__ sampler_ranked merge(few_ranked f) {
-  sampler_ranked mine = {INT32_MAX, -INFINITY};
+static __device__ ranking_token merge(few_ranked f) {
+  ranking_token mine = {INT32_MAX, -INFINITY};
   for (int at = 0; at < FEW; at++) {
     float value = f.value[0];
     int32_t token = f.token[0];
@@ -386,17 +386,17 @@ static __device__ bool see_outputs(const row_job &j, const cuda_rank_logits &l, 
 }
 
 /* The list without a copy of the logits: each thread's, each warp's, the block's. */
-static __device__ int32_t rank_few(const row_job &j, const cuda_rank_logits &l, sampler_ranked *out) {
+static __device__ int32_t rank_few(const row_job &j, const cuda_rank_logits &l, ranking_token *out) {
   few_ranked seen = none_ranked();
   const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
   bool numbers = see_outputs(j, l, 0, l.of ? l.common : j.vocabulary, &seen);
   if (l.of) numbers &= see_outputs(j, l, j.r.own.first, j.r.own.count, &seen);
-  const sampler_ranked best = merge(seen);
+  const ranking_token best = merge(seen);
   if (lane < FEW)
     block_memory().few[warp].value[lane] = best.value, block_memory().few[warp].token[lane] = best.token;
   if (block_largest(numbers ? -INFINITY : 0) == 0) return 0;
-  const sampler_ranked mine =
-      warp == 0 ? merge(block_memory().few[lane]) : sampler_ranked{INT32_MAX, -INFINITY};
+  const ranking_token mine =
+      warp == 0 ? merge(block_memory().few[lane]) : ranking_token{INT32_MAX, -INFINITY};
   const bool listed = warp == 0 && lane < j.r.count && mine.token < INT32_MAX;
   if (listed) out[lane] = mine;
   return (int32_t)block_sum(listed);
@@ -432,14 +432,14 @@ static __device__ int32_t list_best(const row_job &j, const threshold &kept) {
     const float value = j.x[t];
     const uint32_t key = filter_key(value);
     if (!(value == value) || key < kept.key || (key == kept.key && t > kept.last)) return;
-    const sampler_ranked one = {t, value};
+    const ranking_token one = {t, value};
     block_memory().list[atomicAdd(&block_memory().listed, 1)] = one;
   });
   __syncthreads();
   return block_memory().listed;
 }
 
-static __device__ int32_t rank(const row_job &j, sampler_ranked *out) {
+static __device__ int32_t rank(const row_job &j, ranking_token *out) {
   float largest = -INFINITY;
   const auto ranked = [&](int32_t t) -> sum_type { return j.x[t] == j.x[t]; };
   each_token(j, [&](int32_t t) { largest = j.x[t] > largest ? j.x[t] : largest; });
@@ -458,7 +458,7 @@ static __device__ int32_t rank(const row_job &j, sampler_ranked *out) {
   return listed;
 }
 
-static __device__ int32_t rank_row(const row_job &j, const cuda_rank_logits &l, sampler_ranked *out) {
+static __device__ int32_t rank_row(const row_job &j, const cuda_rank_logits &l, ranking_token *out) {
   if (wants_few(j)) return rank_few(j, l, out);
   float best = adjust(j, l) ? -INFINITY : INFINITY;
   each_token(j, [&](int32_t t) { best = j.x[t] > best ? j.x[t] : best; });

@@ -327,7 +327,7 @@ static int take_logprobs(completion *c, const sessions_view *v) {
   int32_t count = v->length - v->prompt_length, each = c->logprobs_each;
   if (!v->logprobs || count <= 0) return ERR_OK;
   if (count > c->logprob_capacity) {
-    sampler_ranked *p = realloc(c->logprobs, 2 * (size_t)count * (size_t)each * sizeof *p);
+    ranking_token *p = realloc(c->logprobs, 2 * (size_t)count * (size_t)each * sizeof *p);
     if (!p) return ERR_NOMEM;
     c->logprobs = p;
     c->logprob_capacity = 2 * count;

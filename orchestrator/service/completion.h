@@ -42,7 +42,7 @@ struct completion {
   size_t *text_after; /* [fed]: size of the text after each of them */
   size_t text_after_capacity;
   /* [logprob_count][logprobs_each] of the output tokens, as in sessions_view; each 0: none are wanted */
-  sampler_ranked *logprobs;
+  ranking_token *logprobs;
   int32_t logprobs_each, logprob_count, logprob_capacity;
   /* How many of these tokens stay when a stop string cuts the rest; -1: no stop string was found. */
   int32_t kept;

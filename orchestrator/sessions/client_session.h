@@ -52,17 +52,17 @@ typedef struct client_session {
                    bool *stop); /* as in sessions_request */
   void *admit_context;
 
-  prefix committed;         /* what the ledger was given */
-  uint8_t *accepted;        /* [capacity of committed] 1: an accepted token; NULL: not wanted */
-  sampler_ranked *logprobs; /* [capacity of committed - prompt_length][options.logprobs]; NULL: not wanted */
-  uint32_t plain_us;        /* of the target's plain steps, as it told last; 0: it did not */
-  bool in_ledger;           /* its beginning is durable there, so that frames may go out */
-  int32_t acked;            /* tokens that the target was told are durable */
-  int32_t durable;          /* how many were when that was noted last, */
-  uint64_t durable_us;      /* and when more had become so, or all were */
-  bool cut_to_durable;      /* the ledger gave no more: the answer ends with what is durable */
-  int32_t repairs;          /* desyncs of the target that were repaired, */
-  int32_t vain_repairs;     /* and those since a token came */
+  prefix committed;        /* what the ledger was given */
+  uint8_t *accepted;       /* [capacity of committed] 1: an accepted token; NULL: not wanted */
+  ranking_token *logprobs; /* [capacity of committed - prompt_length][options.logprobs]; NULL: not wanted */
+  uint32_t plain_us;       /* of the target's plain steps, as it told last; 0: it did not */
+  bool in_ledger;          /* its beginning is durable there, so that frames may go out */
+  int32_t acked;           /* tokens that the target was told are durable */
+  int32_t durable;         /* how many were when that was noted last, */
+  uint64_t durable_us;     /* and when more had become so, or all were */
+  bool cut_to_durable;     /* the ledger gave no more: the answer ends with what is durable */
+  int32_t repairs;         /* desyncs of the target that were repaired, */
+  int32_t vain_repairs;    /* and those since a token came */
   uint64_t ack_us, resend_us; /* when ACK and RESEND were sent last */
   int32_t end_tries;          /* how often END was repeated */
 

@@ -90,7 +90,7 @@ static void take_logprobs(client_session *s, const msg_tokens *t, int32_t before
     for (int32_t k = 0; k < each; k++) {
       int32_t from = (i - t->base_length) * each + k;
       s->logprobs[(i - s->prompt_length) * each + k] =
-          (sampler_ranked){t->logprob_tokens[from], t->logprobs[from]};
+          (ranking_token){t->logprob_tokens[from], t->logprobs[from]};
     }
   }
 }

@@ -89,7 +89,7 @@ static int take_logprobs(client_session *s) {
   int32_t count = (s->committed.capacity - s->prompt_length) * s->options.logprobs;
   if (count == 0) return ERR_OK;
   s->logprobs = malloc((size_t)count * sizeof *s->logprobs);
-  for (int32_t i = 0; s->logprobs && i < count; i++) s->logprobs[i] = (sampler_ranked){.token = -1};
+  for (int32_t i = 0; s->logprobs && i < count; i++) s->logprobs[i] = (ranking_token){.token = -1};
   return s->logprobs ? ERR_OK : ERR_NOMEM;
 }
 

@@ -67,7 +67,7 @@ typedef struct sessions_view { /* what a client may see of its session */
   const uint8_t *accepted;
   /* [length - prompt_length][options.logprobs] of the output, as in TOKENS; NULL: not asked for. Tokens of
    * earlier runs have none. */
-  const sampler_ranked *logprobs;
+  const ranking_token *logprobs;
   uint32_t plain_us;  /* a plain step of the target takes so long; 0: not known, or yet (without accepted) */
   int32_t logged;     /* how many of `length` may be shown; at first it may be less than prompt_length */
   wire_finish finish; /* 0: it goes on */

@@ -125,7 +125,7 @@ static engine_result engine_does(world *w, const engine_job *j) {
     verify(w, j, &out);
     out.selfcheck_differs = j->selfcheck && w->differs;
     for (int32_t i = 0; i < out.sampled_count * j->logprobs; i++)
-      w->logprobs[i] = (sampler_ranked){out.sampled[i / j->logprobs] + i % j->logprobs, -(float)i};
+      w->logprobs[i] = (ranking_token){out.sampled[i / j->logprobs] + i % j->logprobs, -(float)i};
     out.logprobs = j->logprobs > 0 ? w->logprobs : NULL;
   }
   out.kv_length = w->length[j->slot];
@@ -236,7 +236,8 @@ static int set_up_sized(void **state, int32_t sessions) {
                       .vocabulary_size = VOCAB,
                       .numerics_id = "test",
                       .endpoint = "tcp://127.0.0.1:4000",
-                      .device = "test:7",
+                      .host = {{1}},
+                      .device = "cpu:test",
                       .sessions = sessions,
                       .context = CONTEXT,
                       .kv_blocks = virtual_blocks,

@@ -30,10 +30,10 @@ enum { EACH = CONTEXT / KV_BLOCK, BLOCKS = SLOTS * EACH };
 typedef struct world {
   rig r;
   target *t;
-  engine_batch batch;                                           /* the last one */
-  sampler_ranked logprobs[ENGINE_ROWS_MAX * WIRE_LOGPROBS_MAX]; /* of the last result that has some */
-  engine_job job;                                               /* its first */
-  int32_t rows[SLOTS][CONTEXT];                                 /* the cache, as an engine would keep it */
+  engine_batch batch;                                          /* the last one */
+  ranking_token logprobs[ENGINE_ROWS_MAX * WIRE_LOGPROBS_MAX]; /* of the last result that has some */
+  engine_job job;                                              /* its first */
+  int32_t rows[SLOTS][CONTEXT];                                /* the cache, as an engine would keep it */
   int32_t length[SLOTS];
   int32_t pool[BLOCKS][KV_BLOCK], map[SLOTS][EACH], map_count[SLOTS]; /* virtual: where the rows lie */
   int fail;                                                           /* code of the next result */

@@ -44,7 +44,7 @@ static json_t *bytes_of(const completion *c, int32_t token) {
   return list;
 }
 
-static const sampler_ranked *entries_of(const completion *c, int32_t i) {
+static const ranking_token *entries_of(const completion *c, int32_t i) {
   return c->logprobs + i * c->logprobs_each;
 }
 
@@ -57,13 +57,13 @@ static bool is_shown(const completion *c, int32_t i) {
 
 /* ---- chat ---- */
 
-static json_t *chat_entry(const completion *c, const sampler_ranked *x) {
+static json_t *chat_entry(const completion *c, const ranking_token *x) {
   return json_pack("{s:o, s:o, s:o}", "token", text_of(c, x->token), "logprob", number(x->value), "bytes",
                    bytes_of(c, x->token));
 }
 
 static json_t *chat_token(const completion *c, int32_t i) {
-  const sampler_ranked *x = entries_of(c, i);
+  const ranking_token *x = entries_of(c, i);
   json_t *o = chat_entry(c, x), *best = json_array();
   for (int32_t k = 1; k < c->logprobs_each && x[k].token >= 0; k++)
     json_array_append_new(best, chat_entry(c, &x[k]));
@@ -82,7 +82,7 @@ static json_t *chat_logprobs(const completion *c, int32_t first, int32_t end) {
 
 /* The likeliest, and the token's own. */
 static json_t *best_of(const completion *c, int32_t i) {
-  const sampler_ranked *x = entries_of(c, i);
+  const ranking_token *x = entries_of(c, i);
   json_t *o = c->logprobs_each > 1 ? json_object() : json_null();
   for (int32_t k = 0; c->logprobs_each > 1 && k < c->logprobs_each && x[k].token >= 0; k++) {
     json_t *text = text_of(c, x[k].token);

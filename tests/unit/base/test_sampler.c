@@ -157,7 +157,7 @@ static void golden_logprobs(void **state) {
     const json_t *logits = json_object_get(one, "logits"), *want = json_object_get(one, "logprobs");
     int32_t vocab = (int32_t)json_array_size(logits);
     float x[SAMPLER_LOGPROBS_MAX];
-    sampler_ranked got[1 + SAMPLER_LOGPROBS_MAX];
+    ranking_token got[1 + SAMPLER_LOGPROBS_MAX];
     for (int32_t t = 0; t < vocab; t++)
       x[t] = float_of((uint32_t)json_integer_value(json_array_get(logits, (size_t)t)));
     sampler *s = sampler_of(vocab);
@@ -185,7 +185,7 @@ static void golden_logprobs(void **state) {
 static void logprobs_of_odd_logits(void **state) {
   (void)state;
   const float x[] = {NAN, -INFINITY, 3, -FLT_MAX, 3};
-  sampler_ranked got[4];
+  ranking_token got[4];
   sampler *s = sampler_of(5);
   sampler_logprobs(s, x, 1, 3, got);
   assert_true(got[0].value == -FLT_MAX);
@@ -205,7 +205,7 @@ static void golden_adjustments(void **state) {
     const json_t *logits = json_object_get(one, "logits"), *ranked = json_object_get(one, "ranked");
     int32_t vocab = (int32_t)json_array_size(logits), history[64], extra[64], tokens[64];
     float x[SAMPLER_RANKED_MAX], values[64];
-    sampler_ranked got[SAMPLER_RANKED_MAX];
+    ranking_token got[SAMPLER_RANKED_MAX];
     for (int32_t t = 0; t < vocab; t++)
       x[t] = float_of((uint32_t)json_integer_value(json_array_get(logits, (size_t)t)));
     json_array_foreach(json_object_get(one, "bias"), k, pair) {
@@ -407,7 +407,7 @@ static void filter_edges_keep_the_lowest_ids(void **state) {
 
 /* The tokens that are left, as a bit each. */
 static uint32_t left(sampler *s, const sampler_options *o, const float *x) {
-  sampler_ranked list[SAMPLER_RANKED_MAX];
+  ranking_token list[SAMPLER_RANKED_MAX];
   uint32_t bits = 0;
   int32_t count = sampler_rank(s, o, NULL, x, 3, SAMPLER_RANKED_MAX, list);
   for (int32_t i = 0; i < count; i++) bits |= 1u << list[i].token;
@@ -657,7 +657,7 @@ static void ranks_are_a_sort(void **state) {
                                 top_ps[random_below(&rng, 5)], min_ps[random_below(&rng, 5)]);
     o.seed = seed;
     for (int32_t position = 0; position < 3; position++) {
-      sampler_ranked got[SAMPLER_RANKED_MAX];
+      ranking_token got[SAMPLER_RANKED_MAX];
       int32_t wanted = 1 + (int32_t)random_below(&rng, SAMPLER_RANKED_MAX);
       int32_t all = rank_by_sorting(&o, x, vocab, position, values, order);
       int32_t count = sampler_rank(s, &o, NULL, x, position, wanted, got);
@@ -710,7 +710,7 @@ static void listed_tokens_rank_as_a_vocabulary_without_the_others(void **state) 
   for (uint64_t seed = 1; seed <= 3000; seed++) {
     uint64_t rng = seed;
     sampler_listed lists[2];
-    sampler_ranked got[SAMPLER_RANKED_MAX], want[SAMPLER_RANKED_MAX];
+    ranking_token got[SAMPLER_RANKED_MAX], want[SAMPLER_RANKED_MAX];
     int32_t vocab = vocabs[random_below(&rng, 7)],
             wanted = 1 + (int32_t)random_below(&rng, SAMPLER_RANKED_MAX);
     sampler *s = sampler_of(vocab);
@@ -742,7 +742,7 @@ static void ranks_of_an_adjusted_row(void **state) {
   const int32_t history[] = {1, 2, 1, 1}, extra[] = {3, 2}, biased[] = {5, 6};
   const float bias[] = {2, -INFINITY}, none[] = {-INFINITY, -INFINITY, -INFINITY};
   uint32_t mask[2] = {0xfffffffe, 0xffffffff}, nothing[2] = {0};
-  sampler_ranked got[SAMPLER_RANKED_MAX], want[SAMPLER_RANKED_MAX];
+  ranking_token got[SAMPLER_RANKED_MAX], want[SAMPLER_RANKED_MAX];
   sampler *s = sampler_of(CELLS), *small = sampler_of(3);
   for (int32_t t = 0; t < CELLS; t++) y[t] = x[t] = (float)(t % 7) / 2 - 1;
   y[1] *= 1.5f, y[2] *= 1.5f, y[3] /= 1.5f; /* -0.5, 0, 0.5 */
@@ -790,7 +790,7 @@ static void nothing_is_chosen_among_what_is_no_number(void **state) {
   const uint32_t mask[] = {0x38, 0, 0}; /* 3, 4, 5 */
   const sampler_row masked = {.mask = mask}, rows[] = {{0}, masked};
   const int32_t tokens[] = {4, 2, -1};
-  sampler_ranked best[4];
+  ranking_token best[4];
   sampler *s = sampler_of(VOCAB);
   for (size_t w = 0; w < WAYS; w++)
     for (int32_t at = 0; at < VOCAB; at++)
@@ -909,7 +909,7 @@ static void output_tokens_are_counted(void **state) {
                              .extra = extra,
                              .extra_count = cases[i].extra_count,
                              .prompt_count = cases[i].prompt_count};
-    sampler_ranked best;
+    ranking_token best;
     for (int again = 0; again < 3; again++) {
       assert_int_equal(sampler_rank(s, &o, &row, x, 0, 1, &best), 1);
       if (best.value != cases[i].want) fail_msg("case %zu: %g", i, (double)best.value);

@@ -370,7 +370,7 @@ static void reply_about(const draft_query *q, draft_result *to) {
   for (int32_t i = 0; i < q->depth; i++) hash = hash * 31 + (uint32_t)q->path[i];
   *to = (draft_result){.handle = q->handle, .count = 3};
   for (int32_t i = 0; i < 3; i++)
-    to->list[i] = (sampler_ranked){(int32_t)(hash / (uint32_t)(5 + i) % 40) * 3 + i, 3 - 0.4f * (float)i};
+    to->list[i] = (ranking_token){(int32_t)(hash / (uint32_t)(5 + i) % 40) * 3 + i, 3 - 0.4f * (float)i};
 }
 
 /* Grows a tree in lockstep; returns how many batches it takes. surer: what the first candidates are above the

@@ -24,8 +24,8 @@ static calibration fresh(void) {
 
 static void candidates_of(const calibration *c, int32_t count, const float *values, draft_candidate *out) {
   const calibration_choice choice = {&greedy, 9};
-  sampler_ranked ranked[DRAFTER_CANDIDATES_MAX];
-  for (int32_t i = 0; i < count; i++) ranked[i] = (sampler_ranked){i, values[i]};
+  ranking_token ranked[DRAFTER_CANDIDATES_MAX];
+  for (int32_t i = 0; i < count; i++) ranked[i] = (ranking_token){i, values[i]};
   calibration_candidates(c, &choice, ranked, count, out);
 }
 
@@ -81,7 +81,7 @@ static void test_a_candidate_that_owes_its_rank_to_noise_scores_less(void **stat
     if (noise_of(&noise, i) > noise_of(&noise, lucky)) lucky = i;
     if (noise_of(&noise, i) < noise_of(&noise, other)) other = i;
   }
-  calibration_candidates(&c, &choice, (sampler_ranked[]){{lucky, 4}, {other, 3.99f}}, 2, list);
+  calibration_candidates(&c, &choice, (ranking_token[]){{lucky, 4}, {other, 3.99f}}, 2, list);
   assert_int_equal(list[0].token, other);
   assert_true(list[0].score > list[1].score);
 }
@@ -122,7 +122,7 @@ static void test_what_was_measured_is_moved_less_by_one_observation(void **state
 static void test_sampled_choices_have_weights_of_their_own(void **state) {
   (void)state;
   const calibration_choice choice = {&warm, 9};
-  const sampler_ranked ranked[] = {{1, 4}, {2, 3}};
+  const ranking_token ranked[] = {{1, 4}, {2, 3}};
   calibration c = fresh();
   draft_candidate list[2], before[2], after[2];
   calibration_candidates(&c, &choice, ranked, 2, before);

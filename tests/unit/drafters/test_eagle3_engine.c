@@ -33,7 +33,7 @@ static int32_t state_of(int32_t input, int32_t token, int32_t row) {
 static void rank(int32_t state, ops_ranked *out) {
   out->count = CANDIDATES;
   for (int32_t i = 0; i < CANDIDATES; i++)
-    out->list[i] = (sampler_ranked){(state + 13 * i) % TOKENS, (float)(-i)};
+    out->list[i] = (ranking_token){(state + 13 * i) % TOKENS, (float)(-i)};
 }
 
 static int32_t depth_of(const kv_cache *k, int32_t seq, int32_t parent) {

@@ -187,7 +187,7 @@ static void add_queries(world *w, draft_batch *b, draft_job *j) {
 static void check_result(world *w, const text *t, const draft_query *p, const draft_result *a) {
   int32_t tokens[CONTEXT + TREE_DEPTH_MAX], ids[CONTEXT + TREE_DEPTH_MAX], n = t->length + p->depth;
   float logits[SUPPORT_TINY_VOCAB];
-  sampler_ranked want[DRAFTER_CANDIDATES_MAX];
+  ranking_token want[DRAFTER_CANDIDATES_MAX];
   sampler *s;
   memcpy(tokens, t->tokens, (size_t)t->length * 4);
   memcpy(tokens + t->length, p->path, (size_t)p->depth * 4);

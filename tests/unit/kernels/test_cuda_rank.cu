@@ -17,7 +17,7 @@ struct request {
 };
 
 struct list {
-  std::vector<sampler_ranked> ranked;
+  std::vector<ranking_token> ranked;
 };
 
 enum { MAPPED = 3100 }; /* tokens, where a map tells which of them the columns are */
@@ -41,7 +41,7 @@ static std::vector<list> expected_of(const std::vector<request> &requests, const
                              r.bias_values.data(),
                              (int32_t)r.bias_tokens.size(),
                              r.mask.empty() ? NULL : r.mask.data()};
-    sampler_ranked out[SAMPLER_RANKED_MAX];
+    ranking_token out[SAMPLER_RANKED_MAX];
     const int32_t count = sampler_rank(s, &r.options, &row, z.data(), r.position, r.count, out);
     sampler_free(s);
     list l;
@@ -116,7 +116,7 @@ static std::vector<list> ranked(const std::vector<request> &requests, const std:
   std::vector<list> lists;
   for (size_t i = 0; i < requests.size(); i++) {
     assert_in_range(all[i].count, 0, SAMPLER_RANKED_MAX);
-    lists.push_back({std::vector<sampler_ranked>(all[i].list, all[i].list + all[i].count)});
+    lists.push_back({std::vector<ranking_token>(all[i].list, all[i].list + all[i].count)});
   }
   assert_int_equal(all[requests.size()].count, -1);
   for (void *p :
@@ -131,7 +131,7 @@ static void check(const std::vector<request> &requests, const std::vector<int32_
   for (size_t i = 0; i < requests.size(); i++) {
     assert_int_equal(got[i].ranked.size(), expected[i].ranked.size());
     for (size_t k = 0; k < got[i].ranked.size(); k++) {
-      const sampler_ranked a = got[i].ranked[k], b = expected[i].ranked[k];
+      const ranking_token a = got[i].ranked[k], b = expected[i].ranked[k];
       if (memcmp(&a, &b, sizeof a))
         fail_msg("row %zu, place %zu: token %d, %.9g instead of token %d, %.9g", i, k, a.token,
                  (double)a.value, b.token, (double)b.value);

@@ -51,7 +51,9 @@ static ops_ranking random_ranking(void) {
     if (random_bits() % 2) r.history[i] = random_slice();
   r.prompt_count = (int32_t)(random_bits() % TOKENS);
   if (random_bits() % 2) r.bias = random_slice();
-  return r;
+  if (random_bits() % 3) return r;
+  const sampler_options o = {.temperature = r.options.temperature, .top_p = 1, .repeat_penalty = 1};
+  return (ops_ranking){.options = o, .position = r.position, .count = r.count}; /* as drafts ask mostly */
 }
 
 static request random_request(int32_t count, int32_t vocabulary) {

@@ -111,7 +111,7 @@ typedef struct text {
   grammar_matcher *grammar; /* NULL: none */
   int32_t tokens[PROMPT + OUTPUT];
   int32_t logprobs_wanted;
-  sampler_ranked logprobs[PROMPT + OUTPUT][LOGPROBS];
+  ranking_token logprobs[PROMPT + OUTPUT][LOGPROBS];
 } text;
 
 /* By the tokens that the grammar allows, all of them. */

@@ -406,7 +406,7 @@ static void test_logprobs_come_in_short_messages(void **state) {
   s.request.options.logprobs = WIRE_LOGPROBS_MAX;
   assert_true(session_store_logprobs(&s, WIRE_LOGPROBS_MAX));
   for (int32_t i = 0; i < SESSION_LOGPROBS * WIRE_LOGPROBS_MAX; i++)
-    s.stream.logprobs[i] = (sampler_ranked){1, -1};
+    s.stream.logprobs[i] = (ranking_token){1, -1};
   token_stream_grown(&c, &s);
   int32_t seen = 0;
   for (int32_t i = 0; i < r.out.count; i++) {

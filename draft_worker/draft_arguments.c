@@ -18,6 +18,7 @@
 static void fill(flag_values *v) {
   int32_t cores = cpus_threads();
   if (!v->threads) v->threads = v->turns || cores == 1 ? cores : cores / 2;
+  if (!v->spin) v->spin = v->turns ? CPUS_SPIN_US : v->beside ? CPUS_SPIN_LONG_US : 0;
   if (!v->rows) v->rows = v->beside ? ROWS_BESIDE : DEFAULT_ROWS;
   if (!v->device) v->device = WORKER_DEVICE_DEFAULT;
   if (v->busy_poll < 0) v->busy_poll = 0;

@@ -79,7 +79,7 @@ static int32_t common_outputs(const flag_values *a) {
 
 int draft_eagle3_open(draft_eagle3 *m, const flag_values *a, const logger *log, draft_options *o, drafter *to,
                       err *e) {
-  const device_options d = {.math = OPS_MATH_INT8, .threads = a->threads, .tested = true};
+  const device_options d = {.math = OPS_MATH_INT8, .threads = a->threads, .spin_us = a->spin, .tested = true};
   int rc = open_files(m, a, e);
   if (rc == ERR_OK) rc = device_open(&m->device, a->device, &d, &m->memory, e);
   const head_shares shares = {common_outputs(a), a->sessions};

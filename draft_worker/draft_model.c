@@ -42,7 +42,7 @@ static int open_engine(draft_model *m, const flag_values *a, const logger *log, 
 }
 
 int draft_model_open(draft_model *m, const flag_values *a, const logger *log, draft_options *o, err *e) {
-  const device_options d = {.math = OPS_MATH_INT8, .threads = a->threads, .tested = true};
+  const device_options d = {.math = OPS_MATH_INT8, .threads = a->threads, .spin_us = a->spin, .tested = true};
   progress loading = progress_begin("loading the model", log, false); /* a conversation may have begun */
   model_options own = {
       .progress = progress_show, .progress_context = &loading, .repack_cache = a->repack_cache, .log = log};

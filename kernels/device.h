@@ -68,8 +68,10 @@ typedef struct device_rotary {
 
 typedef struct device_options {
   ops_math math;
-  int32_t threads;     /* of a CPU, and of the host's work for any other device; in [1, OPS_THREADS_MAX] */
-  const int32_t *cpus; /* [cpu_count] processors to bind the threads to, the caller's first; NULL: none */
+  int32_t threads;        /* of a CPU, and of the host's work for any other device; in [1, OPS_THREADS_MAX] */
+  int32_t threads_beside; /* of a CPU: so many compute while another program does (`beside`); 0: all */
+  int32_t spin_us;        /* that a thread without work spins before it sleeps; 0: cpus_spin_us */
+  const int32_t *cpus;    /* [cpu_count] processors to bind the threads to, the caller's first; NULL: none */
   int32_t cpu_count;
   size_t memory; /* bytes that the device may take; 0: what it has */
   bool tested;   /* refused, unless each op computes the bits of the C reference (devices/self_test.h) */
@@ -105,6 +107,9 @@ typedef struct device_table {
                int32_t last);
   /* body(context, i) for every i in [0, count) on the instance's host threads. */
   void (*parallel)(device *d, int32_t count, void (*body)(void *context, int32_t i), void *context);
+  /* From the next forward on: does another program compute on the same processors? Then threads_beside of the
+   * threads compute. NULL: it makes no difference. */
+  void (*beside)(device *d, bool another);
 
   /* --- activations: made at open. input: a linear reads it, so the device keeps its int8 form where its
    * math wants one --- */

@@ -55,6 +55,7 @@ void attached_drafts_attach(step_context *c, peer_id from, session *s, const msg
   c->store->plain_drafts = m->u.state.request.tap_count == 0;
   d->tokens_sent_us = c->now;
   d->sent = s->committed.length;
+  if (roster_beside(c->peers, from)) speculation_beside(&s->speculation, c->store->speculation);
   if (roster_colocated(c->peers, from)) speculation_colocated(&s->speculation, c->store->speculation);
   msg answer = roster_state(c->peers, from, MSG_ATTACHED, s->id, s->epoch, &s->committed, NULL);
   answer.u.state.generation = d->ids.generation;

@@ -28,9 +28,9 @@ struct engine {
                        need them */
   sampler *sampler; /* from the first job on that wants log-probabilities or has a grammar, */
   ranking_token *logprobs; /* [ENGINE_JOBS_MAX][LOGPROBS_EACH]: and what they are */
-  tap_rows taps;            /* of the batch in hand, where drafts read features, */
-  fused_rows fused;         /* and where they read them fused */
-  int32_t *sequences;       /* [options.sequences]: the cache's sequence of each slot */
+  tap_rows taps;           /* of the batch in hand, where drafts read features, */
+  fused_rows fused;        /* and where they read them fused */
+  int32_t *sequences;      /* [options.sequences]: the cache's sequence of each slot */
 
   /* The engine thread's. */
   engine_counters counters;
@@ -94,10 +94,10 @@ typedef struct active_job {
   uint64_t forwarded_us; /* when the forward of a VERIFY ended, if the next step can follow it at once */
   row_paths *paths;
   ranking_token *logprobs; /* [][job->logprobs] of the tokens picked; NULL: none are wanted */
-  int32_t picked;           /* index of the token that is picked next */
-  bool tapped;              /* the forward has kept its rows' states: */
-  size_t features_at;       /* in g->taps.rows */
-  bool choosing;            /* the forward chooses the tokens by `sampling`, otherwise by `ranking` */
+  int32_t picked;          /* index of the token that is picked next */
+  bool tapped;             /* the forward has kept its rows' states: */
+  size_t features_at;      /* in g->taps.rows */
+  bool choosing;           /* the forward chooses the tokens by `sampling`, otherwise by `ranking` */
   model_sampling sampling;
   model_ranking ranking;
 } active_job;
@@ -553,7 +553,9 @@ static void run_jobs(engine *g, const engine_batch *batch, engine_results *out) 
 
 void engine_run(engine *g, const engine_batch *batch, engine_results *out) {
   assert(batch->count >= 1 && batch->count <= ENGINE_JOBS_MAX);
+  device *d = model_device(g->options.model);
   out->count = batch->count;
+  if (d->table->beside) d->table->beside(d, batch->beside);
   if (batch->jobs[0].kind == ENGINE_FUSE)
     fuse(g, batch, out);
   else

@@ -55,6 +55,7 @@ typedef struct engine_job {
 typedef struct engine_batch {
   int32_t count; /* >= 1, each of another slot */
   bool at_once;  /* made in the step that took the previous results, so nothing was waited for */
+  bool beside;   /* a draft computes on the target's processors meanwhile, with threads of its own */
   engine_job jobs[ENGINE_JOBS_MAX]; /* [count] */
 } engine_batch;
 

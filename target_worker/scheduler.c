@@ -87,6 +87,7 @@ static void pick_steps(const session_store *store, schedule_rotation *last, uint
     rows += 1 + pick->rows;
     pick->reads = s->cache.rows + 1;
     out->disturbed += !speculation_is_undisturbed(&s->speculation);
+    out->beside |= speculation_is_beside(&s->speculation);
     speculation_offer(&s->speculation, totals, pick->offered);
     o->count[out->count++] = lockstep ? 0 : pick->offered;
     last->step = i;
@@ -166,8 +167,10 @@ void schedule_forward(const session_store *store, const speculation_shared *all,
   out->count = out->steps = 0;
   out->measures = false;
   out->disturbed = 0;
+  out->beside = false;
   out->until_us = UINT64_MAX;
   pick_steps(store, last, now_us, &o, out);
   share_rows(store, all, now_us, &o, out);
   pick_prefills(store, all, last, now_us, out);
+  out->beside &= out->count == out->steps;
 }

@@ -67,6 +67,7 @@ typedef struct schedule {
   bool measures;
   schedule_pick picks[ENGINE_JOBS_MAX];
   int32_t disturbed; /* steps of sessions whose colocated drafts may compute beside it */
+  bool beside;       /* steps alone, of which some have a draft that computes on these processors now */
   uint64_t until_us; /* count 0: when to ask again, UINT64_MAX: after an event */
 } schedule;
 

@@ -17,11 +17,15 @@ bool speculation_is_off(const speculation *s) {
 }
 
 bool speculation_is_quiet(const speculation *s) {
-  return s->policy.state == POLICY_OFF && s->policy.colocated;
+  return s->policy.state == POLICY_OFF && (s->policy.colocated || s->policy.beside);
 }
 
 bool speculation_is_undisturbed(const speculation *s) {
   return policy_is_quiet(&s->policy);
+}
+
+bool speculation_is_beside(const speculation *s) {
+  return s->policy.beside && !s->disabled && !speculation_is_off(s);
 }
 
 bool speculation_is_unpaid(const speculation *s) {
@@ -84,9 +88,14 @@ bool speculation_comes_late(const speculation *s) {
   return policy_comes_late(&s->policy, s->plain_us);
 }
 
+static const policy none;
+
 void speculation_colocated(speculation *s, const speculation_shared *all) {
-  static const policy none;
   policy_colocated(&s->policy, all ? &all->last : &none);
+}
+
+void speculation_beside(speculation *s, const speculation_shared *all) {
+  policy_beside(&s->policy, all ? &all->last : &none);
 }
 
 double speculation_reply_us(const speculation_shared *all) {
@@ -141,6 +150,9 @@ void speculation_read(speculation_shared *all, double reads, double us) {
   cost_model_read(&all->costs, reads, us);
 }
 
+/* Quiet plain steps before one beside a draft is compared with them. */
+#define BESIDE_SAMPLES 8
+
 /* How much longer a forward without nodes took than its rows do, up to POLICY_OUTLIER times that. */
 static double slowed_us(const speculation_shared *all, double plain) {
   const speculation_forward *f = &all->forward;
@@ -163,6 +175,8 @@ static void price(speculation *s, const speculation_shared *all) {
   s->step.plain_us = us / f->steps;
   s->step.us = s->step.plain_us;
   s->step.plain_known = plain > 0 && cost_model_fresh(&all->costs, f->steps);
+  if (s->policy.beside && cost_model_samples(&all->costs, f->steps) < BESIDE_SAMPLES)
+    s->step.plain_known = false; /* the first steps of a program take longer than others */
   if (plain > 0 && f->rows > f->steps)
     s->step.us +=
         (cost_model_us(&all->costs, f->rows, f->reads) - plain) * s->step.nodes / (f->rows - f->steps);

@@ -49,6 +49,8 @@ bool speculation_is_off(const speculation *s);
 bool speculation_is_quiet(const speculation *s);
 /* Does a plain step now cost what it costs without a draft? */
 bool speculation_is_undisturbed(const speculation *s);
+/* Does a draft with --beside on the target's processors compute now? */
+bool speculation_is_beside(const speculation *s);
 /* Is it off because it was tried and did not pay for itself? */
 bool speculation_is_unpaid(const speculation *s);
 /* Why speculation is off at the end of an answer, or NULL. */
@@ -88,6 +90,8 @@ bool speculation_comes_late(const speculation *s);
 double speculation_reply_us(const speculation_shared *all);
 /* A draft that computes on the target's own processors was attached. all NULL: nothing is known. */
 void speculation_colocated(speculation *s, const speculation_shared *all);
+/* One is that computes beside the target. */
+void speculation_beside(speculation *s, const speculation_shared *all);
 /* The first reply to TOKENS came after_us later, */
 void speculation_replied(speculation *s, uint64_t after_us);
 /* and the first useful node that continues them. */

@@ -61,6 +61,8 @@ static int open_model(target_model *m, const target_arguments *a, const kv_optio
                      .cache = kv_needs(model_file_config(m->file), cache)};
   const device_options d = {.math = a->given.math,
                             .threads = a->given.threads,
+                            .threads_beside = a->given.threads_beside,
+                            .spin_us = a->given.spin,
                             .cpus = a->pin_count ? a->pin : NULL,
                             .cpu_count = a->pin_count,
                             .tested = true};

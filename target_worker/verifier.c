@@ -106,8 +106,10 @@ static void job_fill(verifier *v, const session_store *store, session *s, schedu
 
 bool verifier_next(verifier *v, session_store *store, uint64_t now, engine_batch *batch) {
   schedule *f = &v->forward;
+  batch->beside = f->beside; /* as the forward whose states it is */
   if (feature_fusion_next(&v->fusion, store, &v->serial, batch)) return true;
   schedule_forward(store, &v->speculation, &v->rotation, now, f);
+  batch->beside = f->beside;
   v->wait_until_us =
       f->count ? UINT64_MAX : f->until_us; /* with results the scheduler is asked again anyway */
   batch->count = f->count;

@@ -53,10 +53,21 @@ static bool is_beside(wire_string device) {
   return device.size >= size && memcmp(device.data + device.size - size, MSG_BESIDE, size) == 0;
 }
 
-bool msg_colocated(const msg_hello *a, const msg_hello *b) {
+static bool is_processors(wire_string device) {
+  return msg_same_device(device, (wire_string){"cpu", 3});
+}
+
+static bool share_device(const msg_hello *a, const msg_hello *b) {
   bool same_host = !hash_is_zero(a->host) && hash_equal(a->host, b->host);
-  bool apart = is_beside(a->device) || is_beside(b->device);
-  return same_host && !apart && msg_same_device(a->device, b->device);
+  return same_host && msg_same_device(a->device, b->device);
+}
+
+bool msg_colocated(const msg_hello *a, const msg_hello *b) {
+  return share_device(a, b) && !is_beside(a->device) && !is_beside(b->device);
+}
+
+bool msg_beside(const msg_hello *a, const msg_hello *b) {
+  return share_device(a, b) && is_processors(a->device) && (is_beside(a->device) || is_beside(b->device));
 }
 
 sampler_options msg_sampling(const msg_options *o) {

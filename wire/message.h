@@ -377,6 +377,8 @@ bool msg_same_device(wire_string a, wire_string b);
  * that were pinned to different processors (--pin) of a host count as colocated all the same: HELLO does not
  * name processors. */
 bool msg_colocated(const msg_hello *a, const msg_hello *b);
+/* Do they compute on the processors of the same host, one of them beside the other? */
+bool msg_beside(const msg_hello *a, const msg_hello *b);
 
 /* The part of a request's options that says how tokens are chosen. */
 sampler_options msg_sampling(const msg_options *o);

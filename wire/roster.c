@@ -25,6 +25,11 @@ bool roster_colocated(roster *r, peer_id id) {
   return q && q->greeted && msg_colocated(&r->self, &q->hello);
 }
 
+bool roster_beside(roster *r, peer_id id) {
+  const roster_peer *q = roster_find(r, id);
+  return q && q->greeted && msg_beside(&r->self, &q->hello);
+}
+
 uint32_t roster_version(roster *r, peer_id id) {
   const roster_peer *q = roster_find(r, id);
   if (!q || !q->greeted) return 0;

@@ -63,6 +63,7 @@ roster_peer *roster_find(roster *r, peer_id id); /* NULL: unknown */
 /* Does this peer compute on the device of the host that we compute on (msg_colocated)? False for one that has
  * not greeted yet. */
 bool roster_colocated(roster *r, peer_id id);
+bool roster_beside(roster *r, peer_id id); /* the same of msg_beside */
 
 /* The version of the protocol that is spoken with this peer; 0: it has not greeted yet. */
 uint32_t roster_version(roster *r, peer_id id);

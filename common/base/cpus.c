@@ -102,6 +102,10 @@ int32_t cpus_threads(void) {
   return count < quota ? count : quota;
 }
 
+int32_t cpus_spin_us(int32_t threads) {
+  return threads >= CPUS_MANY ? CPUS_SPIN_LONG_US : CPUS_SPIN_US;
+}
+
 /* --- a list --- */
 
 static bool is_among(const int32_t *list, int32_t count, int32_t cpu) {

@@ -23,6 +23,13 @@ int32_t cpus_quota(const char *root);
 /* Threads of the forward pass when nobody says: one a physical core that may be used, within the quota. */
 int32_t cpus_threads(void);
 
+/* How long a thread without work should look for some before it sleeps: a moment, since another program may
+ * want the processor; but waking many threads takes longer than that (docs/decisions/kernels.md). */
+#define CPUS_MANY         12
+#define CPUS_SPIN_US      20
+#define CPUS_SPIN_LONG_US 200
+int32_t cpus_spin_us(int32_t threads);
+
 /* "none" (count 0), "auto" (the first processor of each core that may be used) or numbers and ranges,
  * "0,2-3", in the order that is given, each once: to out [CPUS_MAX]. ERR_ARG: not such a list, or not a
  * processor that may be used. */

@@ -45,15 +45,26 @@ void policy_begin(policy *p, const policy *before) {
     turn_on(p);
 }
 
+/* Where it would begin so at its first step. */
+static void begin_off(policy *p, const policy *before) {
+  if (p->state == POLICY_NEW && left(p, &before->all) < POLICY_TRY) policy_begin(p, before);
+}
+
 void policy_colocated(policy *p, const policy *before) {
   if (p->colocated) return;
   p->colocated = true;
   if (p->state == POLICY_ON) turn_off(p);
-  if (p->state == POLICY_NEW && left(p, &before->all) < POLICY_TRY) policy_begin(p, before);
+  begin_off(p, before);
+}
+
+void policy_beside(policy *p, const policy *before) {
+  p->beside = true;
+  begin_off(p, before);
 }
 
 bool policy_is_quiet(const policy *p) {
-  return !p->colocated || p->state == POLICY_NEW || (p->state == POLICY_OFF && p->quiet >= POLICY_QUIET);
+  return !(p->colocated || p->beside) || p->state == POLICY_NEW ||
+         (p->state == POLICY_OFF && p->quiet >= POLICY_QUIET);
 }
 
 /* --- what it earns --- */
@@ -85,12 +96,11 @@ static double credit(const policy *p) {
 }
 
 static void turn(policy *p, const policy_step *s) {
-  bool must_measure = p->colocated && !s->plain_known; /* which it cannot while the draft computes */
-  bool may_try = p->net > 0 || left(p, &p->all) >= 0;
-  if (p->state == POLICY_ON && (credit(p) < 0 || must_measure || !may_try))
+  bool must_measure = (p->colocated || p->beside) && !s->plain_known; /* which needs a draft that is quiet */
+  double most = p->net > 0 ? credit(p) : fmin(credit(p), left(p, &p->all)); /* that it may lose */
+  if (p->state == POLICY_ON && (most < 0 || must_measure))
     turn_off(p);
-  else if (p->state == POLICY_OFF && credit(p) >= POLICY_TRY && !must_measure && may_try &&
-           policy_is_quiet(p))
+  else if (p->state == POLICY_OFF && most >= POLICY_TRY && !must_measure && policy_is_quiet(p))
     turn_on(p);
 }
 

@@ -29,7 +29,8 @@ typedef struct policy {   /* of one session; all zero before policy_begin */
   double net;         /* gains minus losses of the whole session, from what the account lacked on */
   policy_state state;
   uint32_t tries; /* how often it was turned on */
-  bool colocated; /* a draft computes on the target's own processors */
+  bool colocated; /* a draft computes on the target's own processors, by turns */
+  bool beside;    /* one computes there with threads of its own, at the same time */
   uint32_t quiet; /* steps since speculation was last turned off */
 } policy;
 
@@ -41,8 +42,11 @@ void policy_begin(policy *p, const policy *before);
  * that draft is quiet. A session that has not stepped yet begins now if it begins off, so that the draft does
  * not even read its prompt. before: as in policy_begin. */
 void policy_colocated(policy *p, const policy *before);
-/* Does a plain step now cost what it costs without a draft? True if no colocated draft is attached, and after
- * speculation has been off for POLICY_QUIET steps. */
+/* One is attached that computes beside the target: it takes no turns, but it slows plain steps, too. The cost
+ * of one is measured as above, and such a session begins off as above. */
+void policy_beside(policy *p, const policy *before);
+/* Does a plain step now cost what it costs without a draft? True if no draft computes on the target's own
+ * processors, and after speculation has been off for POLICY_QUIET steps. */
 bool policy_is_quiet(const policy *p);
 
 /* One step of a session. */

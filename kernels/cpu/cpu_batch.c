@@ -175,7 +175,8 @@ static bool reserve(cpu_device *c, const ops_batch *b) {
 }
 
 static void bind_threads(cpu_device *c) {
-  if (c->pin_count) thread_pool_pin(c->pool, c->pin, c->pin_count);
+  for (int i = 0; i < 2 && c->pin_count; i++)
+    if (c->pools[i]) thread_pool_pin(c->pools[i], c->pin, c->pin_count);
   c->pin_count = 0;
 }
 

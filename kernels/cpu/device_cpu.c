@@ -1,5 +1,7 @@
 #include "kernels/cpu/device_cpu.h"
 
+#include "common/base/cpus.h"
+
 #include <assert.h>
 #include <sched.h>
 #include <stdio.h>
@@ -189,6 +191,15 @@ static void parallel(device *d, int32_t count, void (*body)(void *context, int32
   thread_pool_run(cpu_of(d)->pool, count, parallel_chunk, &j);
 }
 
+static void beside(device *d, bool another) {
+  cpu_device *c = cpu_of(d);
+  assert(!c->running);
+  if (!c->pools[1] || c->pool == c->pools[another]) return;
+  thread_pool_rest(c->pool);
+  c->pool = c->pools[another];
+  d->threads = c->threads[another];
+}
+
 /* --- what it costs --- */
 
 static int32_t width(const device *d, int32_t rows) {
@@ -220,7 +231,7 @@ static void device_close(device *d) {
   for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) cpu_buffer_drop(c, buffers[i]);
   for (int32_t i = 0; i < OPS_CAPTURES_MAX; i++) cpu_buffer_drop(c, &c->captures[i].memory);
   cpu_batch_drop(c);
-  thread_pool_close(c->pool);
+  for (int i = 0; i < 2; i++) thread_pool_close(c->pools[i]);
   mem_free(c);
 }
 
@@ -229,7 +240,7 @@ static void device_close(device *d) {
     .name = "cpu:" isa, .layout = CPU_LAYOUT, .take = memory_take, .drop = memory_drop, .left = memory_left, \
     .fill = memory_fill, .filled = memory_filled, .window_max = memory_window_max, .adopt = memory_adopt,    \
     .read = memory_read, .packed_bytes = cpu_packed_bytes, .pack = cpu_pack, .parallel = parallel,           \
-    .act = act_take, .act_drop = act_drop, .act_write = act_write, .act_read = act_read,                     \
+    .beside = beside, .act = act_take, .act_drop = act_drop, .act_write = act_write, .act_read = act_read,   \
     .kv_open = cpu_kv_open, .kv_close = cpu_kv_close, .kv_stage = cpu_kv_stage, .kv_map = cpu_kv_map,        \
     .kv_commit = cpu_kv_commit, .begin = cpu_begin, .supply = cpu_supply, .capture = cpu_capture_rows,       \
     .captured = cpu_captured, .embed = cpu_embed, .norm = cpu_norm, .linear = cpu_linear_op,                 \
@@ -276,9 +287,13 @@ static int start(cpu_device *c, const device_options *o, err *e) {
   size_t winners = (size_t)o->threads * CPU_SAMPLE_ROWS * sizeof(cpu_winner);
   if (!cpu_buffer_take(c, &c->winners, MEM_GENERAL, winners) || !cpu_batch_reserve(c, ROWS_AT_OPEN))
     return err_set(e, ERR_NOMEM, "no memory for the device %s", c->base.table->name);
-  c->pool = thread_pool_open(o->threads);
-  if (!c->pool)
-    return err_set(e, ERR_NOMEM, "could not start %d threads: give fewer (--threads)", o->threads);
+  c->threads[0] = o->threads;
+  c->threads[1] = o->threads_beside && o->threads_beside < o->threads ? o->threads_beside : 0;
+  const int32_t spin_us = o->spin_us ? o->spin_us : cpus_spin_us(o->threads);
+  for (int i = 0; i < 2 && c->threads[i]; i++)
+    if (!(c->pools[i] = thread_pool_open(c->threads[i], spin_us)))
+      return err_set(e, ERR_NOMEM, "could not start %d threads: give fewer (--threads)", o->threads);
+  c->pool = c->pools[0];
   return keep_pin(c, o, e);
 }
 

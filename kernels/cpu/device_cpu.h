@@ -63,7 +63,9 @@ typedef struct cpu_rankers {
 typedef struct cpu_device {
   device base;
   const cpu_kernels *kernels;
-  thread_pool *pool;
+  thread_pool *pool;     /* of this forward: one of these; pools[1]: while another program computes */
+  thread_pool *pools[2]; /* [another] pools[1] may be NULL: then there is one for both */
+  int32_t threads[2];    /* of them; base.threads: of `pool` */
   mem *mem;
   size_t left; /* bytes that may still be taken */
   int32_t pin[OPS_THREADS_MAX], pin_count;

@@ -33,6 +33,7 @@ typedef struct worker {
 
 struct thread_pool {
   int32_t threads, started;
+  uint64_t spin_ns;
   worker *workers; /* [threads - 1] */
   share *shares;   /* [threads] */
 
@@ -44,7 +45,7 @@ struct thread_pool {
 
   _Alignas(CACHE_LINE) _Atomic uint32_t caller_sleeps;
   _Atomic uint32_t sleepers;
-  _Atomic bool closing;
+  _Atomic bool closing, resting;
 };
 
 static inline void cpu_pause(void) {
@@ -134,7 +135,7 @@ static bool all_done(const thread_pool *p, uint64_t piece) {
   return done == (piece & CHUNK_MASK);
 }
 
-/* Spins for at most THREAD_POOL_SPIN_US. False: the condition does not hold yet. Who has waited for a moment
+/* Spins for at most spin_ns. False: the condition does not hold yet. Who has waited for a moment
  * takes over what others have not begun; at once, it would only take away their cache lines. */
 static inline bool spin_until(thread_pool *p, int32_t thread, condition *holds, uint64_t what) {
   uint64_t end = 0;
@@ -147,8 +148,8 @@ static inline bool spin_until(thread_pool *p, int32_t thread, condition *holds, 
     if (helps && (helps = work(p, thread, p->threads))) end = 0;
     uint64_t t = now_ns();
     if (!end)
-      end = t + THREAD_POOL_SPIN_US * 1000u;
-    else if (t >= end)
+      end = t + p->spin_ns;
+    else if (t >= end || atomic_load_explicit(&p->resting, memory_order_relaxed))
       return false;
   }
 }
@@ -188,11 +189,11 @@ static void publish(thread_pool *p) {
   if (atomic_load(&p->sleepers)) futex_wake(&p->epoch, INT_MAX);
 }
 
-thread_pool *thread_pool_open(int32_t threads) {
-  assert(threads >= 1);
+thread_pool *thread_pool_open(int32_t threads, int32_t spin_us) {
+  assert(threads >= 1 && spin_us >= 0);
   thread_pool *p = aligned_alloc(CACHE_LINE, sizeof *p);
   if (!p) return NULL;
-  *p = (thread_pool){.threads = threads};
+  *p = (thread_pool){.threads = threads, .spin_ns = (uint64_t)spin_us * 1000};
   if (threads == 1) return p;
   p->workers = calloc((size_t)threads - 1, sizeof *p->workers);
   p->shares = aligned_alloc(CACHE_LINE, (size_t)threads * sizeof *p->shares);
@@ -222,6 +223,10 @@ void thread_pool_close(thread_pool *p) {
   free(p);
 }
 
+void thread_pool_rest(thread_pool *p) {
+  atomic_store_explicit(&p->resting, true, memory_order_relaxed);
+}
+
 static bool pin(pthread_t thread, int32_t cpu) {
   cpu_set_t one;
   if (cpu < 0 || cpu >= CPU_SETSIZE) return false;
@@ -244,6 +249,7 @@ void thread_pool_run(thread_pool *p, int32_t chunks, thread_pool_body *body, voi
     for (int32_t i = 0; i < chunks; i++) body(context, i, 0);
     return;
   }
+  atomic_store_explicit(&p->resting, false, memory_order_relaxed);
   p->body = body;
   p->context = context;
   uint64_t number = (atomic_load_explicit(&p->piece, memory_order_relaxed) >> CHUNK_BITS) + 1;

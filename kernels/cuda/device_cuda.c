@@ -1,5 +1,6 @@
 /* device_cuda.c - opening a GPU, what it is, and when it is lost. */
 #include "kernels/cuda/device_cuda.h"
+#include "common/base/cpus.h"
 #include "kernels/cpu/pack_weights.h"
 #include "kernels/cuda/device_parts.h"
 #include "kernels/cuda/host_kernels.h"
@@ -217,7 +218,7 @@ static int start(cuda_device *d, const device_options *o, err *e) {
   d->base.prepares = d->use_graphs && d->lose_at == 0; /* a loss is counted from the first real forward */
   for (int32_t i = 0; o->cpus && i < o->cpu_count && i < OPS_THREADS_MAX; i++)
     d->pin[d->pin_count++] = o->cpus[i];
-  d->pool = thread_pool_open(o->threads);
+  d->pool = thread_pool_open(o->threads, CPUS_SPIN_US);
   if (!d->pool)
     return err_set(e, ERR_NOMEM, "could not start %d threads: give fewer (--threads)", o->threads);
   cudaError_t code = cudaSetDevice(d->number);

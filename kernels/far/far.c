@@ -32,6 +32,11 @@ static void far_parallel(device *d, int32_t count, void (*body)(void *context, i
   inner->table->parallel(inner, count, body, context);
 }
 
+static void far_beside(device *d, bool another) {
+  device *inner = far_device_of(d)->inner;
+  if (inner->table->beside) inner->table->beside(inner, another);
+}
+
 static int32_t far_width(const device *d, int32_t rows) {
   const device *inner = far_device_of(d)->inner;
   return inner->table->width(inner, rows);
@@ -51,6 +56,7 @@ static void make_table(far_device *f) {
                             .packed_bytes = inner->packed_bytes,
                             .pack = inner->pack,
                             .parallel = far_parallel,
+                            .beside = far_beside,
                             .width = far_width,
                             .variant = far_variant,
                             .close = far_close};

@@ -1,5 +1,6 @@
 #include "orchestrator/service/worker_command_line.h"
 
+#include "common/base/cpus.h"
 #include "common/base/log.h"
 #include "common/command_line/draft_methods.h"
 #include "common/command_line/flag_value.h"
@@ -10,7 +11,6 @@
 #include <string.h>
 
 /* When draft and target share the processors, instead of taking turns (docs/decisions/colocated.md). */
-#define SHARED_CORES_MIN    12
 #define SHARED_MODEL_MAX    (INT64_C(512) << 20) /* bytes: a step of a larger one waits for memory */
 #define SHARED_SESSIONS_MAX 4                    /* many rows at once want all threads */
 #define DRAFT_SHARE         4                    /* a draft has a quarter of the processors */
@@ -61,6 +61,17 @@ static void begin(worker_command_line *c, const flag_values *v, const char *orch
   add_flag(c, "--trace", v->trace ? c->trace : NULL);
 }
 
+static bool target_is_on(const flag_values *v, const char *device) {
+  return msg_same_device(wire_text(v->device ? v->device : WORKER_DEVICE_DEFAULT), wire_text(device));
+}
+
+/* Do target and draft compute on the processors, one after the other? */
+static bool takes_turns(const flag_values *v) {
+  const char *device = v->draft_device ? v->draft_device : WORKER_DEVICE_DEFAULT;
+  bool on_processors = target_is_on(v, WORKER_DEVICE_DEFAULT) && target_is_on(v, device);
+  return on_processors && draft_methods_compute(v->draft) && !v->beside;
+}
+
 void worker_command_line_target(worker_command_line *out, const flag_values *v, const char *orchestrator,
                                 const char *bind) {
   begin(out, v, orchestrator, "target");
@@ -68,25 +79,24 @@ void worker_command_line_target(worker_command_line *out, const flag_values *v, 
   add_number(out, "--ctx", v->context);
   for (int i = 0; i < flag_row_count; i++)
     if (flag_rows[i].target && *flag_rows[i].target) add_row(out, &flag_rows[i], flag_rows[i].target, v);
-  bool plain = v->draft && strcmp(v->draft, "none") == 0; /* it takes no memory for verifies then */
+  if (v->threads_beside) add_number(out, "--threads-beside", v->threads_beside);
+  if (takes_turns(v)) add_number(out, "--spin", CPUS_SPIN_US); /* its turn begins when they sleep */
+  bool plain = v->draft && strcmp(v->draft, "none") == 0;      /* it takes no memory for verifies then */
   if (plain && !v->no_warmup) add(out, "--no-warmup");
   bool shares_head = draft_methods_name(v->draft, DRAFT_EAGLE3) && v->draft_type < 0; /* of the same type */
   if (shares_head) add_flag(out, "--head", v->draft_model);
 }
 
-static bool target_is_on(const flag_values *v, const char *device) {
-  return msg_same_device(wire_text(v->device ? v->device : WORKER_DEVICE_DEFAULT), wire_text(device));
-}
-
 static void share_processors(flag_values *v, const worker_machine *m) {
-  bool pays = m->cores >= SHARED_CORES_MIN && m->model_bytes <= SHARED_MODEL_MAX &&
-              v->sessions <= SHARED_SESSIONS_MAX;
+  bool pays =
+      m->cores >= CPUS_MANY && m->model_bytes <= SHARED_MODEL_MAX && v->sessions <= SHARED_SESSIONS_MAX;
   int32_t given = v->from[FLAG_threads] == FLAG_FROM_DEFAULT ? 0 : v->threads;
   int32_t rest = m->cores - given, most = m->cores / DRAFT_SHARE;
   int32_t draft = v->draft_threads ? v->draft_threads : rest < most ? rest : most;
   int32_t target = given ? given : m->cores - draft;
   if (!pays || draft < 1 || target < 1 || draft + target > m->cores) return;
-  v->threads = target;
+  v->threads = given ? given : m->cores; /* all of them while the draft is quiet */
+  v->threads_beside = given ? 0 : target;
   v->draft_threads = draft;
   v->beside = true;
 }

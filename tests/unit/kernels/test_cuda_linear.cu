@@ -262,6 +262,12 @@ static std::vector<float> hard_floats(size_t n) {
   return x;
 }
 
+/* Which NaN it is differs from device to device, and no answer depends on it. */
+static void same_or_no_numbers(const float *got, const float *want, int count) {
+  for (int i = 0; i < count; i++)
+    if (!std::isnan(got[i]) || !std::isnan(want[i])) assert_memory_equal(&got[i], &want[i], sizeof(float));
+}
+
 static void activations_get_the_int8_form_of_the_reference(void **) {
   for (int32_t rows : {1, 2, 8, 9, 17}) {
     const int32_t columns = 416, blocks = columns / OPS_BLOCK;
@@ -279,7 +285,7 @@ static void activations_get_the_int8_form_of_the_reference(void **) {
       const float scale_sum[2] = {a.scale[(size_t)i], a.sum[(size_t)i]};
       const int16_t halves[2] = {a.total[(size_t)i].first, a.total[(size_t)i].last};
       assert_memory_equal(q, &a.q8[(size_t)(i * OPS_BLOCK)], sizeof q);
-      assert_memory_equal(t.scale_sum[row % CUDA_TILE_ROWS], scale_sum, sizeof scale_sum);
+      same_or_no_numbers(t.scale_sum[row % CUDA_TILE_ROWS], scale_sum, 2);
       assert_memory_equal(t.halves[row % CUDA_TILE_ROWS], halves, sizeof halves);
     }
   }

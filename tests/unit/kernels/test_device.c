@@ -1,10 +1,14 @@
 /* libs: kernels : far emulated */
 /* What a device promises beside its ops (kernels/device.h): names, memory, windows, limits, counters. */
+#include "common/base/clock.h"
 #include "kernels/cpu/cpu_isa.h"
 #include "tests/support/ops_cache.h"
+#include "tests/support/patience.h"
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
+#include <unistd.h>
 
 /* --- names --- */
 
@@ -69,6 +73,49 @@ static void cpu_alone_is_the_best_one(void **state) {
   d->table->close(d);
   assert_int_equal(open_one(&d, "cpu:c", &(device_options){.math = OPS_MATH_F32, .threads = 1}, &e), ERR_OK);
   assert_string_equal(device_numerics(d), "f32");
+  d->table->close(d);
+}
+
+/* Each chunk waits for the others to begin, so that as many threads are seen as compute. */
+typedef struct seen_threads {
+  _Atomic int32_t begun, alone; /* alone: those that waited in vain */
+  int32_t wanted;
+} seen_threads;
+
+static void wait_for_all(void *context, int32_t i) {
+  seen_threads *s = context;
+  (void)i;
+  atomic_fetch_add(&s->begun, 1);
+  for (uint64_t end = clock_us() + PATIENCE_US; s->begun < s->wanted && clock_us() < end;) usleep(100);
+  if (s->begun < s->wanted) atomic_fetch_add(&s->alone, 1);
+}
+
+static void assert_threads(device *d, int32_t count) {
+  seen_threads s = {.wanted = count};
+  assert_int_equal(d->threads, count);
+  d->table->parallel(d, count, wait_for_all, &s);
+  assert_int_equal(s.alone, 0);
+}
+
+/* Beside another program some of the threads compute, and all of them again afterwards. */
+static void some_threads_compute_beside_another_program(void **state) {
+  (void)state;
+  const device_options o = {.math = OPS_MATH_INT8, .threads = 4, .threads_beside = 2};
+  device *d;
+  err e;
+  assert_int_equal(open_one(&d, "cpu", &o, &e), ERR_OK);
+  for (int i = 0; i < 3; i++) {
+    assert_threads(d, 4);
+    d->table->beside(d, true);
+    assert_threads(d, 2);
+    d->table->beside(d, true);
+    assert_threads(d, 2);
+    d->table->beside(d, false);
+  }
+  d->table->close(d);
+  assert_int_equal(open_one(&d, "cpu", &plain, &e), ERR_OK);
+  d->table->beside(d, true);
+  assert_threads(d, 1);
   d->table->close(d);
 }
 
@@ -407,6 +454,7 @@ int main(void) {
       cmocka_unit_test(an_unknown_name_is_refused_with_the_known_ones),
       cmocka_unit_test(a_set_that_the_processor_lacks_is_refused_with_the_reason),
       cmocka_unit_test(cpu_alone_is_the_best_one),
+      cmocka_unit_test(some_threads_compute_beside_another_program),
       cmocka_unit_test(impossible_threads_are_refused),
       cmocka_unit_test(the_thread_of_the_forwards_is_bound),
       cmocka_unit_test(memory_is_zeroed_and_keeps_what_windows_wrote),

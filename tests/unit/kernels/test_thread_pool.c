@@ -18,7 +18,8 @@
 #define CHUNKS      257
 #define THREADS_MAX 4
 #define ROUNDS      400
-#define LONG_PAUSE  (5 * THREAD_POOL_SPIN_US) /* microseconds: workers sleep by then */
+#define SPIN_US     20
+#define LONG_PAUSE  (5 * SPIN_US) /* microseconds: workers sleep by then */
 
 typedef struct tally {
   int32_t threads;
@@ -35,7 +36,7 @@ static void count_chunk(void *context, int32_t chunk, int32_t thread) {
 
 static void run_rounds(int32_t threads, int32_t chunks, useconds_t pause) {
   tally t = {.threads = threads};
-  thread_pool *p = thread_pool_open(threads);
+  thread_pool *p = thread_pool_open(threads, SPIN_US);
   assert_non_null(p);
   int32_t rounds = pause ? ROUNDS / 20 : ROUNDS, expected = 0;
   for (int32_t r = 0; r < rounds; r++) {
@@ -71,7 +72,7 @@ static void slow_chunk(void *context, int32_t chunk, int32_t thread) {
 /* The caller, or a worker, takes the slow chunk; the others have to wait for it asleep. */
 static void a_slow_chunk_is_waited_for(void **state) {
   (void)state;
-  thread_pool *p = thread_pool_open(THREADS_MAX);
+  thread_pool *p = thread_pool_open(THREADS_MAX, SPIN_US);
   _Atomic int32_t done = 0;
   for (int32_t r = 1; r <= 20; r++) {
     thread_pool_run(p, THREADS_MAX, slow_chunk, &done);
@@ -91,7 +92,7 @@ static void wait_for_others(void *context, int32_t chunk, int32_t thread) {
 
 static void the_rest_of_a_slow_threads_share_is_done_by_others(void **state) {
   (void)state;
-  thread_pool *p = thread_pool_open(THREADS_MAX);
+  thread_pool *p = thread_pool_open(THREADS_MAX, SPIN_US);
   for (int32_t r = 0; r < 20; r++) {
     _Atomic int32_t done = 0;
     thread_pool_run(p, CHUNKS, wait_for_others, &done);
@@ -102,7 +103,7 @@ static void the_rest_of_a_slow_threads_share_is_done_by_others(void **state) {
 
 static void nothing_to_do(void **state) {
   (void)state;
-  thread_pool *p = thread_pool_open(2);
+  thread_pool *p = thread_pool_open(2, SPIN_US);
   thread_pool_run(p, 0, count_chunk, NULL);
   thread_pool_close(p);
   thread_pool_close(NULL);
@@ -131,7 +132,7 @@ static void threads_stay_where_they_are_pinned(void **state) {
   assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
   for (int32_t i = CPU_SETSIZE - 1; i >= 0 && at.count < THREADS_MAX; i--)
     if (CPU_ISSET(i, &before)) at.cpus[at.count++] = i;
-  thread_pool *p = thread_pool_open(THREADS_MAX);
+  thread_pool *p = thread_pool_open(THREADS_MAX, SPIN_US);
   assert_true(thread_pool_pin(p, at.cpus, at.count));
   thread_pool_run(p, CHUNKS, look_where, &at);
   assert_int_equal(at.wrong, 0);
@@ -141,11 +142,30 @@ static void threads_stay_where_they_are_pinned(void **state) {
   sched_setaffinity(0, sizeof before, &before);
 }
 
+/* Pools that run by turns: the one that rests sleeps at once, and wakes. */
+static void a_pool_that_rests_runs_again(void **state) {
+  (void)state;
+  enum { LONG_US = 600 * 1000 * 1000 };
+  tally t = {.threads = THREADS_MAX, .input = 1};
+  thread_pool *pools[] = {thread_pool_open(THREADS_MAX, LONG_US), thread_pool_open(2, LONG_US)};
+  thread_pool_rest(pools[1]);
+  for (int32_t r = 0; r < 20; r++) {
+    for (int i = 0; i < 2; i++) {
+      thread_pool_run(pools[i], CHUNKS, count_chunk, &t);
+      thread_pool_rest(pools[i]);
+      if (r % 5 == 0) WAIT_UNTIL(other_threads_sleep());
+    }
+  }
+  for (int32_t i = 0; i < CHUNKS; i++) assert_int_equal(t.seen[i], 40);
+  assert_int_equal(t.bad, 0);
+  for (int i = 0; i < 2; i++) thread_pool_close(pools[i]);
+}
+
 /* Waiting is sleep. */
 static void idle_workers_sleep(void **state) {
   (void)state;
   tally t = {.threads = THREADS_MAX};
-  thread_pool *p = thread_pool_open(THREADS_MAX);
+  thread_pool *p = thread_pool_open(THREADS_MAX, SPIN_US);
   thread_pool_run(p, CHUNKS, count_chunk, &t);
   WAIT_UNTIL(other_threads_sleep());
   thread_pool_close(p);
@@ -159,6 +179,7 @@ int main(void) {
       cmocka_unit_test(a_slow_chunk_is_waited_for),
       cmocka_unit_test(nothing_to_do),
       cmocka_unit_test(idle_workers_sleep),
+      cmocka_unit_test(a_pool_that_rests_runs_again),
       cmocka_unit_test(threads_stay_where_they_are_pinned),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

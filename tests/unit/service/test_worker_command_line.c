@@ -131,10 +131,15 @@ static void test_many_processors_are_shared(void **state) {
     s.draft_threads = table[i].draft_threads;
     worker_command_line_share(&s, &(worker_machine){table[i].cores, SMALL_MODEL, false});
     bool shared = table[i].target_has > 0;
-    assert_int_equal(s.threads, shared ? table[i].target_has : threads);
+    assert_int_equal(s.threads, threads); /* all of them while the draft is quiet */
+    assert_int_equal(s.threads_beside, table[i].threads ? 0 : table[i].target_has);
     assert_int_equal(s.draft_threads, shared ? table[i].draft_has : table[i].draft_threads);
     worker_command_line_draft(&c, &s, "ipc:///o");
     assert_int_equal(strstr(joined(&c), " --beside") != NULL, shared);
+    worker_command_line_target(&c, &s, "ipc:///o", "ipc:///t");
+    assert_int_equal(strstr(joined(&c), " --threads-beside ") != NULL, s.threads_beside > 0);
+    bool computes = strcmp(s.draft, "ngram") != 0 && !(s.device && strcmp(s.device, "cuda:0") == 0);
+    assert_int_equal(strstr(joined(&c), " --spin 20") != NULL, computes && !shared); /* they take turns */
   }
 }
 

@@ -69,18 +69,24 @@ static void test_a_useless_draft_loses_a_bounded_share(void **state) {
 }
 
 /* POLICY_TRY, POLICY_FORGET: it is tried again as soon as, and not before, the share has paid for a try and
- * the loss has faded to what may be lost. */
+ * the loss has faded until another one may be lost. The try lasts a few steps, since the nodes of a draft
+ * that computes beside the target come after the first. */
 static void test_a_try_is_saved_up_for(void **state) {
   (void)state;
   policy p = begun();
   draft_model d = {2, 0, 8, 0};
   while (p.state == POLICY_ON) decode(&p, &d, 1, 1);
   double needed = (POLICY_TRY - p.balance) / POLICY_LOSS;
-  double faded = log(POLICY_FIRST / -p.all.account) / log(1 - 1.0 / POLICY_FORGET);
+  double faded = log((POLICY_FIRST - POLICY_TRY) / -p.all.account) / log(1 - 1.0 / POLICY_FORGET);
   int32_t steps = 0, least = (int32_t)fmax(needed, faded);
   for (; p.state == POLICY_OFF; steps++) decode(&p, &d, 1, 1);
   assert_true(faded > 0);
   assert_in_range(steps, least, least + 2);
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(p.state, POLICY_ON);
+    policy_stepped(&p, &p.all,
+                   &(policy_step){.plain_us = PLAIN, .plain_known = true, .us = 1.02 * PLAIN, .tokens = 1});
+  }
 }
 
 static void test_a_good_draft_stays_on(void **state) {
@@ -306,6 +312,33 @@ static void test_a_colocated_draft_that_has_not_paid_is_off_from_the_start(void 
   policy_colocated(&p, &before);
   assert_int_equal(p.state, POLICY_OFF);
   assert_true(policy_is_quiet(&p));
+}
+
+/* A draft beside the target is compared with plain steps while it is quiet, but neither waits for a turn nor
+ * begins off unless others have lost what may be lost. */
+static void test_a_draft_beside_is_judged_against_silence(void **state) {
+  (void)state;
+  policy p = {0}, none = {0}, lost = {.all.account = -POLICY_FIRST};
+  policy_beside(&p, &none);
+  assert_int_equal(p.state, POLICY_NEW);
+  policy_begin(&p, &none);
+  assert_int_equal(p.state, POLICY_ON);
+  assert_false(policy_is_quiet(&p));
+  policy_step s = {.plain_us = PLAIN, .us = PLAIN, .tokens = 1};
+  policy_stepped(&p, &p.all, &s);
+  assert_int_equal(p.state, POLICY_OFF); /* what is plain has to be measured */
+  for (int i = 0; i < POLICY_QUIET; i++) {
+    assert_false(policy_is_quiet(&p));
+    policy_stepped(&p, &p.all, &s);
+  }
+  assert_true(policy_is_quiet(&p));
+  s.plain_known = true;
+  policy_stepped(&p, &p.all, &s);
+  assert_int_equal(p.state, POLICY_ON);
+  assert_true(policy_wait(&p, PLAIN) == 0);
+  p = (policy){0};
+  policy_beside(&p, &lost);
+  assert_int_equal(p.state, POLICY_OFF);
 }
 
 /* --- trust --- */
@@ -585,6 +618,7 @@ int main(void) {
       cmocka_unit_test(test_gains_outlast_a_bad_end),
       cmocka_unit_test(test_what_a_colocated_draft_slows_after_its_end_counts),
       cmocka_unit_test(test_a_colocated_draft_that_has_not_paid_is_off_from_the_start),
+      cmocka_unit_test(test_a_draft_beside_is_judged_against_silence),
       cmocka_unit_test(test_a_session_with_bad_luck_is_judged_by_all),
       cmocka_unit_test(test_the_gains_of_others_are_lent),
       cmocka_unit_test(test_a_colocated_draft_is_judged_against_silence),

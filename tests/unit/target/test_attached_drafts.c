@@ -26,6 +26,31 @@ static void test_a_draft_that_attaches_again_is_attached_once(void **state) {
   assert_int_equal(held(w, S)->drafts.tree.live_count, 2);
 }
 
+/* The batches of a session with such a draft say so, until it turns out not to pay. */
+static void test_a_draft_may_compute_beside_the_target(void **state) {
+  world *w = *state;
+  enum { BESIDE = DRAFT + 7 };
+  msg hello = hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, ID(BESIDE));
+  hello.u.hello.host = (hash16){{1}};
+  hello.u.hello.device = wire_text("cpu:c beside");
+  rig_say(&w->r, BESIDE, hello);
+  open_with_draft(w, false);
+  prefill(w);
+  assert_true(take_job(w));
+  assert_false(w->batch.beside);
+  give_result(w);
+  attach(w, BESIDE);
+  assert_true(held(w, S)->speculation.policy.beside);
+  held(w, S)->speculation.policy.state = POLICY_ON;
+  assert_true(take_job(w));
+  assert_true(w->batch.beside);
+  give_result(w);
+  held(w, S)->speculation.policy.state = POLICY_OFF;
+  assert_true(take_job(w));
+  assert_false(w->batch.beside);
+  give_result(w);
+}
+
 static void test_a_wrong_ticket_or_epoch_is_refused(void **state) {
   world *w = *state;
   rig_say(&w->r, DRAFT, attach_message(1, TICKET));
@@ -552,6 +577,7 @@ int main(void) {
       CASE(test_no_more_than_four_drafts_attach),
       CASE(test_a_draft_that_leaves_or_falls_silent_is_detached),
       CASE(test_a_session_without_its_draft_says_so),
+      CASE(test_a_draft_may_compute_beside_the_target),
       CASE(test_a_draft_that_restarts_is_detached),
       CASE(test_a_draft_that_comes_back_with_another_vocabulary_is_detached),
       CASE(test_nodes_of_an_older_base_continue_it),

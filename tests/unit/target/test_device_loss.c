@@ -63,7 +63,7 @@ static void test_it_says_goodbye_and_ends(void **state) {
   assert_non_null(exit_of(&w->r));
   assert_int_equal(exit_of(&w->r)->code, STATUS_DEVICE);
   assert_ptr_equal(exit_of(&w->r), &w->r.out.list[w->r.out.count - 1]); /* what it sends goes out before */
-  assert_int_equal(rig_logged(&w->r, "device test:7 is lost"), 1);
+  assert_int_equal(rig_logged(&w->r, "device cpu:test is lost"), 1);
   assert_false(target_drained(w->t)); /* it would leave as if all were well */
 }
 

@@ -418,6 +418,33 @@ static void a_round_allocates_nothing(void **state) {
   close_setup(s);
 }
 
+static int32_t told; /* what the device was told: 1, another program computes; 0, none does; -1, nothing */
+
+static void note_beside(device *d, bool another) {
+  (void)d;
+  told = another;
+}
+
+static void the_device_learns_who_computes_beside_it(void **state) {
+  (void)state;
+  setup *s = open_setup(NULL);
+  text t = make_text(s, samplings[0]);
+  device *d = model_device(s->model);
+  const device_table *real = d->table;
+  device_table noted = *real;
+  noted.beside = note_beside;
+  d->table = &noted;
+  prefill(s, &t, 0, 0, PROMPT - 1);
+  for (int beside = 1; beside >= 0; beside--) {
+    engine_batch one = {.count = 1, .beside = beside, .jobs = {job_from(&t, 0, PROMPT - beside)}};
+    told = -1;
+    run_all(s, &one);
+    assert_int_equal(told, beside);
+  }
+  d->table = real;
+  close_setup(s);
+}
+
 /* Off means untouched. */
 static void plain_steps_touch_no_staging(void **state) {
   (void)state;
@@ -900,6 +927,7 @@ int main(void) {
       cmocka_unit_test(no_logits_come_to_the_host),
       cmocka_unit_test(a_measured_piece_chooses_tokens),
       cmocka_unit_test(a_round_allocates_nothing),
+      cmocka_unit_test(the_device_learns_who_computes_beside_it),
       cmocka_unit_test(plain_steps_touch_no_staging),
       cmocka_unit_test(a_longer_cache_is_rolled_back),
       cmocka_unit_test(a_shorter_cache_is_desync),

@@ -444,6 +444,23 @@ static void test_rows_in_lockstep_are_limited(void **state) {
   session_store_fini(&many);
 }
 
+/* A draft that is on, and no prompt, which wants all threads. */
+static void test_steps_leave_processors_to_a_draft_beside_them(void **state) {
+  schedule_rotation rotation = {0};
+  session *x = ready(*state, 1, 10), *other = ready(*state, 2, 10);
+  other->speculation.policy = (policy){.state = POLICY_ON};
+  x->speculation.policy = (policy){.state = POLICY_OFF, .beside = true};
+  assert_false(forward(*state, &rotation, &unknown).beside);
+  x->speculation.policy.state = POLICY_ON;
+  schedule f = forward(*state, &rotation, &unknown);
+  assert_true(f.beside);
+  assert_int_equal(f.disturbed, 1);
+  other->cache.rows = 3;
+  f = forward(*state, &rotation, &unknown);
+  assert_int_equal(f.count, 2);
+  assert_false(f.beside);
+}
+
 static void test_an_empty_store_schedules_nothing(void **state) {
   schedule_rotation rotation = {0};
   schedule f = forward(*state, &rotation, &unknown);
@@ -474,6 +491,7 @@ int main(void) {
       CASE(test_prompts_share_a_forward_by_turns),
       CASE(test_rows_in_lockstep_are_limited),
       CASE(test_a_session_that_waits_holds_up_nobody),
+      CASE(test_steps_leave_processors_to_a_draft_beside_them),
       CASE(test_an_empty_store_schedules_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

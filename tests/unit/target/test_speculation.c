@@ -270,6 +270,25 @@ static void test_what_a_draft_slows_is_borne_by_its_sessions(void **state) {
   assert_true(on.policy.balance < 5 - (500 - 250) / 250.0);
 }
 
+/* The first steps of a program are slow: a draft beside it would look good. */
+static void test_a_draft_beside_is_compared_with_several_plain_steps(void **state) {
+  (void)state;
+  speculation_shared all = {.forward = {.steps = 1, .rows = 1, .us = 1000}};
+  speculation s = {.policy = {.state = POLICY_OFF, .quiet = POLICY_QUIET, .balance = 5}}, other = s;
+  s.policy.beside = true;
+  assert_true(speculation_is_quiet(&s) && !speculation_is_beside(&s));
+  for (int i = 1; i <= 8; i++) {
+    cost_model_measured(&all.costs, 1, 0, 1000);
+    speculation_stepped(&s, &all, 1, true);
+    assert_int_equal(s.policy.state, i < 8 ? POLICY_OFF : POLICY_ON);
+    if (i == 1) speculation_stepped(&other, &all, 1, true);
+  }
+  assert_int_equal(other.policy.state, POLICY_ON);
+  assert_true(speculation_is_beside(&s) && !speculation_is_beside(&other));
+  s.disabled = "a reason";
+  assert_false(speculation_is_beside(&s));
+}
+
 /* The rows of prompts that it carries too cost what they do while no draft computes. */
 static void test_what_a_draft_slows_is_told_from_what_prompts_take(void **state) {
   (void)state;
@@ -329,6 +348,7 @@ int main(void) {
       CASE(test_rows_are_computed_again_for_what_they_win),
       CASE(test_prompts_hold_up_the_steps_beside_them_for_so_long),
       CASE(test_what_a_draft_slows_is_borne_by_its_sessions),
+      CASE(test_a_draft_beside_is_compared_with_several_plain_steps),
       CASE(test_what_a_draft_slows_is_told_from_what_prompts_take),
       CASE(test_a_step_before_any_forward_was_measured_says_nothing),
       CASE(test_the_time_of_plain_steps_is_that_of_all_tokens),

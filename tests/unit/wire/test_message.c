@@ -185,6 +185,24 @@ static void test_programs_on_one_device_of_one_host_are_colocated(void **state) 
   }
 }
 
+static void test_a_program_may_compute_beside_another(void **state) {
+  (void)state;
+  static const struct {
+    const hash16 *host;
+    const char *device;
+    bool beside; /* a program on the processors here */
+  } table[] = {{&here, "cpu:avx2 beside", true}, {&here, "cpu:c beside", true},
+               {&there, "cpu:c beside", false},  {&here, "cpu:avx2", false},
+               {&here, "cuda:0 beside", false},  {&untold, "cpu:c beside", false}};
+  const msg_hello self = hello_of(here, "cpu:avx512"), gpu = hello_of(here, "cuda:0");
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    msg_hello other = hello_of(*table[i].host, table[i].device);
+    assert_int_equal(msg_beside(&self, &other), table[i].beside);
+    assert_int_equal(msg_beside(&other, &self), table[i].beside);
+    assert_false(msg_beside(&gpu, &other)); /* a GPU is shared without a word to its programs */
+  }
+}
+
 static void test_every_other_device_is_one_of_its_own(void **state) {
   (void)state;
   assert_true(msg_same_device(text_of("cuda:0"), text_of("cuda:0")));
@@ -278,6 +296,7 @@ int main(void) {
       cmocka_unit_test(test_a_copy_has_its_own_stops_and_bias),
       cmocka_unit_test(test_what_came_into_version_3_is_told_apart),
       cmocka_unit_test(test_programs_on_one_device_of_one_host_are_colocated),
+      cmocka_unit_test(test_a_program_may_compute_beside_another),
       cmocka_unit_test(test_every_other_device_is_one_of_its_own),
       cmocka_unit_test(test_who_tells_nothing_is_colocated_with_nobody),
       cmocka_unit_test(test_a_brief_is_short_and_printable),

@@ -135,6 +135,17 @@ static void measure_prompts(speculation_shared *all, const speculation_forward *
     average_add(&all->prompt_row_us, (f->us - steps) / f->prompt_rows);
 }
 
+/* Plain forwards before those beside a draft are compared with quiet ones. */
+#define BESIDE_SAMPLES 8
+
+/* Do plain forwards beside a draft take less than they are said to cost without? No draft makes them quicker,
+ * so that was measured while something else slowed them. */
+static bool costs_too_much(speculation_shared *all, const speculation_forward *f) {
+  const double plain = cost_model_us(&all->costs, f->rows, f->reads);
+  if (plain > 0) average_add(&all->slowed, f->us / plain);
+  return plain > 0 && all->slowed.count >= BESIDE_SAMPLES && all->slowed.mean < 1;
+}
+
 void speculation_measured(speculation_shared *all, const speculation_forward *f) {
   all->forward = *f;
   policy_forwarded(&all->record);
@@ -143,15 +154,13 @@ void speculation_measured(speculation_shared *all, const speculation_forward *f)
     measure_prompts(all, f);
     return;
   }
-  if (f->disturbed == 0 || f->rows > f->steps) cost_model_measured(&all->costs, f->rows, f->reads, f->us);
+  if (f->disturbed == 0 || f->rows > f->steps || costs_too_much(all, f))
+    cost_model_measured(&all->costs, f->rows, f->reads, f->us);
 }
 
 void speculation_read(speculation_shared *all, double reads, double us) {
   cost_model_read(&all->costs, reads, us);
 }
-
-/* Quiet plain steps before one beside a draft is compared with them. */
-#define BESIDE_SAMPLES 8
 
 /* How much longer a forward without nodes took than its rows do, up to POLICY_OUTLIER times that. */
 static double slowed_us(const speculation_shared *all, double plain) {

@@ -289,6 +289,25 @@ static void test_a_draft_beside_is_compared_with_several_plain_steps(void **stat
   assert_false(speculation_is_beside(&s));
 }
 
+/* What slow quiet steps have said is corrected by quicker ones beside the draft, and by no slower ones. */
+static void test_a_draft_makes_no_plain_step_quicker(void **state) {
+  (void)state;
+  speculation_shared all = {0};
+  speculation_forward f = {.steps = 1, .rows = 1, .us = 3000};
+  for (int i = 0; i < 20; i++) speculation_measured(&all, &f);
+  assert_true(cost_model_us(&all.costs, 1, 0) == 3000);
+  f.disturbed = 1;
+  f.us = 6000;
+  for (int i = 0; i < 20; i++) speculation_measured(&all, &f);
+  assert_true(cost_model_us(&all.costs, 1, 0) == 3000);
+  f.us = 1500;
+  for (int i = 0; i < 100; i++) speculation_measured(&all, &f);
+  assert_true(cost_model_us(&all.costs, 1, 0) < 1550);
+  f.us = 2000;
+  for (int i = 0; i < 100; i++) speculation_measured(&all, &f);
+  assert_true(cost_model_us(&all.costs, 1, 0) < 1700);
+}
+
 /* The rows of prompts that it carries too cost what they do while no draft computes. */
 static void test_what_a_draft_slows_is_told_from_what_prompts_take(void **state) {
   (void)state;
@@ -349,6 +368,7 @@ int main(void) {
       CASE(test_prompts_hold_up_the_steps_beside_them_for_so_long),
       CASE(test_what_a_draft_slows_is_borne_by_its_sessions),
       CASE(test_a_draft_beside_is_compared_with_several_plain_steps),
+      CASE(test_a_draft_makes_no_plain_step_quicker),
       CASE(test_what_a_draft_slows_is_told_from_what_prompts_take),
       CASE(test_a_step_before_any_forward_was_measured_says_nothing),
       CASE(test_the_time_of_plain_steps_is_that_of_all_tokens),

@@ -154,6 +154,7 @@ void speculation_measured(speculation_shared *all, const speculation_forward *f)
     measure_prompts(all, f);
     return;
   }
+  all->quiet += f->disturbed == 0 && f->rows == f->steps;
   if (f->disturbed == 0 || f->rows > f->steps || costs_too_much(all, f))
     cost_model_measured(&all->costs, f->rows, f->reads, f->us);
 }
@@ -184,7 +185,7 @@ static void price(speculation *s, const speculation_shared *all) {
   s->step.plain_us = us / f->steps;
   s->step.us = s->step.plain_us;
   s->step.plain_known = plain > 0 && cost_model_fresh(&all->costs, f->steps);
-  if (s->policy.beside && cost_model_samples(&all->costs, f->steps) < BESIDE_SAMPLES)
+  if (s->policy.beside && all->quiet < BESIDE_SAMPLES)
     s->step.plain_known = false; /* the first steps of a program take longer than others */
   if (plain > 0 && f->rows > f->steps)
     s->step.us +=

@@ -33,6 +33,7 @@ typedef struct speculation_shared { /* what all sessions of a target share; all 
   policy last; /* of the session that stepped last */
   policy_record record;
   average prompt_row_us; /* what a row of a prompt takes in a forward that carries some of them */
+  uint32_t quiet;        /* plain forwards without a draft beside them */
   average slowed;        /* what plain forwards beside drafts took, as a share of what they cost without */
   speculation_forward forward;
 } speculation_shared;

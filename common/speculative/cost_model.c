@@ -116,10 +116,6 @@ bool cost_model_fresh(const cost_model *c, int32_t rows) {
   return end > 0;
 }
 
-uint32_t cost_model_samples(const cost_model *c, int32_t rows) {
-  return c->widths[cost_model_step_end(c, rows)].us.count;
-}
-
 int32_t cost_model_widest_try(const cost_model *c, int32_t rows) {
   int32_t widest = c->widest, least = rows + POLICY_PROBE - 1;
   while (widest > 0 && !known(c, widest)) widest--;

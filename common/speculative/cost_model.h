@@ -51,8 +51,6 @@ double cost_model_position_us(const cost_model *c);
 bool cost_model_known(const cost_model *c, int32_t rows);
 /* Has a forward of this width or a narrower one been measured lately? */
 bool cost_model_fresh(const cost_model *c, int32_t rows);
-/* How often this width was measured. */
-uint32_t cost_model_samples(const cost_model *c, int32_t rows);
 /* The widest forward that may be tried with `rows` roots: twice the widest that is known, or POLICY_PROBE - 1
  * nodes beside the roots if that is wider; and what is left of that step. This bounds the cost of a first
  * try.

@@ -273,12 +273,13 @@ static void test_what_a_draft_slows_is_borne_by_its_sessions(void **state) {
 /* The first steps of a program are slow: a draft beside it would look good. */
 static void test_a_draft_beside_is_compared_with_several_plain_steps(void **state) {
   (void)state;
-  speculation_shared all = {.forward = {.steps = 1, .rows = 1, .us = 1000}};
+  speculation_shared all = {0};
+  const speculation_forward f = {.steps = 1, .rows = 1, .us = 1000};
   speculation s = {.policy = {.state = POLICY_OFF, .quiet = POLICY_QUIET, .balance = 5}}, other = s;
   s.policy.beside = true;
   assert_true(speculation_is_quiet(&s) && !speculation_is_beside(&s));
   for (int i = 1; i <= 8; i++) {
-    cost_model_measured(&all.costs, 1, 0, 1000);
+    speculation_measured(&all, &f);
     speculation_stepped(&s, &all, 1, true);
     assert_int_equal(s.policy.state, i < 8 ? POLICY_OFF : POLICY_ON);
     if (i == 1) speculation_stepped(&other, &all, 1, true);

@@ -288,7 +288,7 @@ static int start(cpu_device *c, const device_options *o, err *e) {
   if (!cpu_buffer_take(c, &c->winners, MEM_GENERAL, winners) || !cpu_batch_reserve(c, ROWS_AT_OPEN))
     return err_set(e, ERR_NOMEM, "no memory for the device %s", c->base.table->name);
   c->threads[0] = o->threads;
-  c->threads[1] = o->threads_beside && o->threads_beside < o->threads ? o->threads_beside : 0;
+  c->threads[1] = o->threads_beside < o->threads ? o->threads_beside : 0; /* all of them: one pool for both */
   const int32_t spin_us = o->spin_us ? o->spin_us : cpus_spin_us(o->threads);
   for (int i = 0; i < 2 && c->threads[i]; i++)
     if (!(c->pools[i] = thread_pool_open(c->threads[i], spin_us)))
@@ -312,6 +312,9 @@ int cpu_device_open(device **out, const char *name, const device_options *o, mem
   if (o->threads < 1 || o->threads > OPS_THREADS_MAX)
     return err_set(e, ERR_ARG, "%d threads are not possible: give 1 to %d (--threads)", o->threads,
                    OPS_THREADS_MAX);
+  if (o->threads_beside > o->threads)
+    return err_set(e, ERR_ARG, "%d of %d threads are not possible: give at most all (--threads-beside)",
+                   o->threads_beside, o->threads);
   cpu_device *c = mem_alloc(m, MEM_GENERAL, sizeof *c);
   if (!c) return err_set(e, ERR_NOMEM, "no memory for the device cpu:%s", cpu_isa_name(isa));
   *c = (cpu_device){.base = {.table = &tables[isa], .math = o->math, .threads = o->threads},

@@ -134,6 +134,11 @@ static void impossible_threads_are_refused(void **state) {
     const device_options o = {.threads = 2, .cpus = &nowhere[i], .cpu_count = 1};
     assert_int_equal(open_one(&d, "cpu", &o, &e), ERR_ARG);
   }
+  device *d;
+  err e;
+  const device_options more = {.math = OPS_MATH_INT8, .threads = 2, .threads_beside = 3};
+  assert_int_equal(open_one(&d, "cpu", &more, &e), ERR_ARG);
+  assert_non_null(strstr(e.text, "--threads-beside"));
 }
 
 /* A thread of its own, because it stays bound. */

@@ -6,6 +6,7 @@ the peer's included, comes from this run. docs/PERFORMANCE.md tells how to read 
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -24,7 +25,7 @@ from bench_features import ROW as FEATURES, measure_features
 from bench_first import measure_first
 from bench_heads import ROWS as HEAD_ROWS, measure_heads
 from bench_methods import ROW as METHODS, measure_methods
-from bench_network import DELAYS, LOSSY, ROW as FAR, measure_far, measure_network
+from bench_network import DELAYS, LOSSY, ROW as FAR, head_file, measure_far, measure_network
 from bench_pair import (GOLDEN, PLAIN, PROMPTS, ROOT, SAMPLED, Method, Pair, Samples, golden_prompts, grouped_prompts,
                         prompt_of_tokens, speeds)
 from bench_peer import SETTINGS, Peer
@@ -43,6 +44,8 @@ PROMPT = 512
 DECODE = 128  # tokens
 BUDGETS = (3, 4, 5, 6, 7, 9, 11, 15)
 REPLAY_PROMPTS = (85, 121, 131, 468)
+RATE, EQUAL_DRAFTS = 0.8, (1, 2, 4)  # tokens of llama.cpp's drafts
+EQUAL = "replay 0.8 over llama.cpp's of the same acceptance"
 ANSWER = 112  # tokens of an answer of the pair
 NO_PEER = "no peer: bench/get_peer.sh DIR, then --peer DIR"
 BUSY_PEER_TOKENS, BUSY_PEER_SECONDS = 16, 25  # with a neighbour it may do two tokens a second
@@ -251,7 +254,18 @@ def measure_replay(run, table):
         replay = Replay(run, pair)
         screening = Attempts()
         best = {pace: screening.attempt(pace, replay.best_budget, pace) for pace in ("lockstep", "free")}
-        replay.measure({pace: budget or run.size["budgets"][-1] for pace, budget in best.items()}, table)
+        with replay_peers(run, work) as servers:
+            replay.measure({pace: budget or run.size["budgets"][-1] for pace, budget in best.items()}, table, servers)
+
+
+def replay_peers(run, work):
+    """llama-servers: a plain one, and some that draft with the head and take as many of its tokens for right as of replay 0.8."""
+    if not run.peer:
+        return contextlib.nullcontext({})
+    drafts = {f"the head, {n}": (
+        "-md", head_file(), "--spec-type", "draft-eagle3", "--spec-draft-n-max", n, "--spec-draft-p-min", 0,
+        "--spec-synth-rates", ",".join(f"{RATE ** (i + 1):.4f}" for i in range(n))) for n in EQUAL_DRAFTS}
+    return run.peer.servers(run.threads, work, {"plain": (), **drafts})
 
 
 class Replay:
@@ -285,7 +299,11 @@ class Replay:
         self.run.details.append((f"Choosing the budget of replay 0.8, {pace} pace", lines))
         return max(speed, key=speed.get)
 
-    def measure(self, best, table):
+    def ask(self, samples, name, server):
+        """Its tokens mean nothing then, so they are compared with nothing."""
+        samples.add(f"llama.cpp {name}", {p["id"]: server.answer(p["prompt_ids"], ANSWER, cache=False)[1] for p in self.prompts})
+
+    def measure(self, best, table, servers):
         run, samples, lines_of, overhead = self.run, Samples(), {}, []
         methods = {"plain": PLAIN, "replay 0": Method(self.draft(0)), "temperature 0.8": Method(sampling=SAMPLED)}
         for pace, budget in best.items():
@@ -298,8 +316,12 @@ class Replay:
                 lines_of.setdefault(name, []).extend(lines)
                 if name == "replay 0.8, free" and counters:
                     overhead.append(counters["engine"])
+            for name in turns(servers, i):
+                samples.attempt_one_of("llama.cpp", name, self.ask, samples, name, servers[name])
         run.rounds.update({name: lines for name, lines in lines_of.items() if lines})
         self.tell(best, table, samples)
+        with table.only(EQUAL):
+            tell_equal(run, table, samples, servers)
         tell_overhead(table, [e for e in overhead if e["gaps"]])
 
     def tell(self, best, table, samples):
@@ -313,6 +335,19 @@ class Replay:
         row("temperature 0.8 over greedy", "temperature 0.8")
         row("ledger, plain", "ledger, plain", base_text="--ledger none")
         row("ledger, replay 0.8", "ledger, replay 0.8", base="replay 0.8, free", base_text="--ledger none")
+
+
+def tell_equal(run, table, samples, servers):
+    ours = max((f"replay 0.8, {pace}" for pace in ("lockstep", "free")), key=samples.speed)
+    if not servers:
+        table.set(EQUAL, samples.speed(ours), NO_PEER, lacks_peer=True)
+        return
+    speed = {name: samples.speed(f"llama.cpp {name}") for name in servers}
+    best = max(speed, key=speed.get)
+    table.set(EQUAL, samples.speed(ours), f"llama.cpp, {best}, {speed[best]:.1f} tok/s",
+              samples.ratio(ours, f"llama.cpp {best}"))
+    run.details.append(("llama.cpp with as many of its draft's tokens taken for right as of replay 0.8 (--spec-synth-rates)",
+                        [("its draft", "tok/s"), *((name, f"{s:.1f}") for name, s in speed.items())]))
 
 
 def tell_overhead(table, engines):

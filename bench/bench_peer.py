@@ -26,6 +26,7 @@ SETTINGS = {
                                "--spec-ngram-simple-size-m", "8"),
     "ngram-map-k, n 3, m 8": ("--spec-type", "ngram-map-k", "--spec-ngram-map-k-size-n", "3",
                               "--spec-ngram-map-k-size-m", "8"),
+    "ngram-mod": ("--spec-type", "ngram-mod"),
 }
 
 

@@ -103,6 +103,7 @@ def make_rows(threads):
     rows["ledger, plain"] = least(0.98, None)
     rows["ledger, replay 0.8"] = least(0.98, None)
     rows["second changes, ngram"] = reported("tok/s")
+    rows["replay 0.8 over llama.cpp's of the same acceptance"] = reported("tok/s")
     for n in crews:
         rows[f"memory read, {threads_text(n)}"] = reported("GB/s")
     rows[f"multiply-adds, {every}"] = reported("GMAC/s")

@@ -209,3 +209,8 @@ int head_config_read_json(head_config *c, json_t *object, const model_config *ta
   if (!rc) rc = read_taps_json(c, object, target, e);
   return rc ? rc : finish(c, target, e);
 }
+
+int32_t head_config_window(const head_config *c) {
+  int32_t window = c->layer.window[0], context = c->layer.context;
+  return window > 0 && window < context ? window : context;
+}

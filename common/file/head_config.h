@@ -12,7 +12,8 @@
 
 typedef struct head_config {
   /* The one layer, as a layer of a llama; Q, K and V have 2 * embed columns. vocab is the target's, context
-   * what the head was trained for, rope_dim, half_split and scaling hold for its queries and keys. */
+   * what the head was trained for, window[0] as of a model; rope_dim, half_split and scaling hold for its
+   * queries and keys. */
   model_config layer;
   int32_t target_embed; /* width of the target's states */
   int32_t draft_vocab;  /* rows of the output matrix, <= layer.vocab */
@@ -32,3 +33,6 @@ typedef struct head_config {
  */
 int head_config_read_gguf(head_config *c, const gguf *g, const model_config *target, err *e);
 int head_config_read_json(head_config *c, json_t *object, const model_config *target, err *e);
+
+/* How many positions a row sees, its own included: its window, and never more than it was trained for. */
+int32_t head_config_window(const head_config *c);

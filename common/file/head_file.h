@@ -38,6 +38,8 @@ const char *head_role_name(head_role role); /* in a GGUF */
  * falling frequency loses little. ERR_ARG: not in [1, draft_vocab]; ERR_UNSUPPORTED: it has no output matrix.
  */
 int head_file_keep_rows(head_file *f, int32_t rows, err *e);
+/* Lets the layer see the last `window` positions alone. ERR_ARG: < 1, or more than it sees. */
+int head_file_narrow(head_file *f, int32_t window, err *e);
 /* Turns the matrices into `type`, the output matrix into `output` (quantise.h knows which). Those that have
  * the type already stay. ERR_UNSUPPORTED: a matrix is quantised already, or its rows are no whole blocks;
  * ERR_FORMAT: its values do not fit; ERR_NOMEM. */

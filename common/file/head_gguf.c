@@ -74,6 +74,7 @@ static void write_layer(output *o) {
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     gguf_write_u32(o->writer, rows[i].key, (uint32_t)rows[i].value);
+  if (c->window[0]) gguf_write_u32(o->writer, "eagle3.attention.sliding_window", (uint32_t)c->window[0]);
   gguf_write_f32(o->writer, "eagle3.attention.layer_norm_rms_epsilon", c->norm_eps);
   gguf_write_f32(o->writer, "eagle3.rope.freq_base", c->rope_base);
 }

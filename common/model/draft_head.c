@@ -166,7 +166,8 @@ static void share_outputs(draft_head *h) {
 
 static void build(draft_head *h, const kv_cache *k, const draft_head_segment *segments, int32_t count) {
   forward_batch *b = &h->batch;
-  forward_build(b, k, h->segments, count, &h->config.layer.context, 1);
+  const int32_t window = head_config_window(&h->config);
+  forward_build(b, k, h->segments, count, &window, 1);
   memcpy(b->capture_rows, b->head_rows, (size_t)b->plain.head_count * sizeof *b->head_rows);
   b->plain.capture_count = b->plain.head_count;
   share_outputs(h);

@@ -75,6 +75,7 @@ static int write_head(const flags *f, const model_file *target, head_file *h) {
   int rc = f->given.map ? fit_map(h, target, &e) : ERR_OK;
   if (!rc && f->given.calibration) rc = calibrate(h, f->given.calibration, &e);
   if (!rc && f->given.rows) rc = head_file_keep_rows(h, f->given.rows, &e);
+  if (!rc && f->given.window) rc = head_file_narrow(h, f->given.window, &e);
   if (!rc) rc = head_file_quantise(h, type, output, &e);
   if (rc) return refused(rc, &e);
   rc = head_gguf_write(h, model_file_gguf(target), f->given.arguments[1], &e);

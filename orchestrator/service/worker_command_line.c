@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* When draft and target share the processors, instead of taking turns (docs/decisions/colocated.md). */
-#define SHARED_MODEL_MAX    (INT64_C(512) << 20) /* bytes: a step of a larger one waits for memory */
+#define SHARED_MODEL_MAX    (INT64_C(512) << 20) /* bytes: the step of a larger one fills the device */
 #define SHARED_SESSIONS_MAX 4                    /* many rows at once want all threads */
 #define DRAFT_SHARE         4                    /* a draft has a quarter of the processors */
 
@@ -107,7 +107,7 @@ void worker_command_line_share(flag_values *v, const worker_machine *m) {
   if (msg_same_device(wire_text(device), wire_text(WORKER_DEVICE_DEFAULT)))
     share_processors(v, m);
   else
-    v->beside = m->mps;
+    v->beside = m->mps && m->model_bytes <= SHARED_MODEL_MAX;
 }
 
 /* In the environment, TANDEM_DEVICE is the target's: a draft that computes is given its own in any case. */

@@ -24,10 +24,10 @@ typedef struct worker_machine {
   bool mps;            /* two processes compute on a GPU at the same time (cuda_mps.h) */
 } worker_machine;
 
-/* Where a target and a draft compute on one device, sets v->beside if that is quicker than turns: on a GPU
- * with MPS; and on the processors, which it deals out: threads for both, where they are not given. Processors
- * take turns on a small machine, for a large model, for many sessions, and where the threads that are given
- * leave none for the other. */
+/* Where a target and a draft compute on one device, sets v->beside if that is quicker than turns: for a small
+ * model on a GPU with MPS; and on the processors, which it deals out: threads for both, where they are not
+ * given. Processors take turns on a small machine, for a large model, for many sessions, and where the
+ * threads that are given leave none for the other. */
 void worker_command_line_share(flag_values *v, const worker_machine *m);
 
 /* tandem-target, which listens at `bind` and registers at `orchestrator`. */

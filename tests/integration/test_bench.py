@@ -312,7 +312,7 @@ class FakePair:
 
 
 class FakeServer:
-    def answer(self, ids, tokens):
+    def answer(self, ids, tokens, cache=True):
         return [1, 2, 3, 4, 5], 5.0
 
 
@@ -420,15 +420,25 @@ class Isolation(unittest.TestCase):
 
     def test_a_replay_whose_ledger_fails(self):
         replay = bench_cpu.Replay.__new__(bench_cpu.Replay)
-        replay.run, replay.pair, replay.prompts, replay.plain = self.run_, FakePair(), [{"id": 0}], {}
+        replay.run, replay.pair, replay.prompts, replay.plain = self.run_, FakePair(), [{"id": 0, "prompt_ids": []}], {}
         replay.recording = "recording"
         checked = replay.pair.checked
         replay.pair.checked = lambda prompts, tokens, method, plain: timed_out() if method.ledger else checked(prompts, tokens, method, plain)
         with self.table.only("round overhead"):
-            replay.measure({"lockstep": 5, "free": 7}, self.table)
-        self.check({"replay 0.8, lockstep", "replay 0.8, free pace", "replay 0", "temperature 0.8 over greedy"},
+            replay.measure({"lockstep": 5, "free": 7}, self.table, {"the head, 2": FakeServer()})
+        self.check({"replay 0.8, lockstep", "replay 0.8, free pace", "replay 0", "temperature 0.8 over greedy", bench_cpu.EQUAL},
                    {"ledger, plain", "ledger, replay 0.8", "round overhead"}, "")
         self.assertIn("timed out", self.verdicts()["ledger, plain"][1])
+
+    def test_a_replay_whose_peer_fails(self):
+        replay = bench_cpu.Replay.__new__(bench_cpu.Replay)
+        replay.run, replay.pair, replay.prompts, replay.plain = self.run_, FakePair(), [{"id": 0, "prompt_ids": []}], {}
+        replay.recording = "recording"
+        with self.table.only("round overhead"):
+            replay.measure({"lockstep": 5, "free": 7}, self.table, {"the head, 2": types.SimpleNamespace(answer=timed_out)})
+        self.assertEqual(self.verdicts()[bench_cpu.EQUAL][0], "NOT MEASURED")
+        self.assertIn("timed out", self.verdicts()[bench_cpu.EQUAL][1])
+        self.assertNotEqual(self.verdicts()["replay 0"][0], "NOT MEASURED")
 
     def test_a_part_that_fails(self):
         def broken(run, table):

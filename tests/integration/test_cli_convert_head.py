@@ -64,7 +64,7 @@ class ConvertHead(Command):
 
     def test_a_head_becomes_a_gguf_with_the_tokenizer_of_its_target(self):
         head = make_head(self.folder / "head")
-        text, out = self.convert(head, "--head-type", "q4_1", "--rows", "24")
+        text, out = self.convert(head, "--head-type", "q4_1", "--rows", "24", "--window", "100")
         self.assertIn("24 tokens, matrices Q8_0, output matrix Q4_1, states that enter layers 2 15 27", text)
         kinds = {name: (tuple(shape), kind) for name, shape, kind, _ in out.tensors}
         self.assertEqual(kinds["fc.weight"], ((3 * EMBED, EMBED), Q8_0))
@@ -78,6 +78,7 @@ class ConvertHead(Command):
         self.assertEqual(tokenizer(out), tokenizer(target))
         taps = 5, [struct.pack("<i", tap) for tap in TAPS]
         self.assertEqual(out.keys["eagle3.target_layers"], (ARRAY, taps))
+        self.assertEqual(out.keys["eagle3.attention.sliding_window"][1], struct.pack("<I", 100))
 
     def test_its_result_can_be_converted_again(self):
         head = make_head(self.folder / "head")
@@ -117,6 +118,7 @@ class ConvertHead(Command):
             (BAD_MODEL, "architecture is llama, but a draft head's is eagle3", [MODEL, out, "-m", MODEL]),
             (BAD_MODEL, "No such file", [str(self.folder / "none"), out, "-m", MODEL]),
             (USAGE, "vocabulary has 40 tokens: 41 of them", [head, out, "-m", MODEL, "--rows", "41"]),
+            (USAGE, "sees 512 positions: it cannot see 4096", [head, out, "-m", MODEL, "--window", "4096"]),
             (IO, "cannot write", [head, str(self.folder / "none" / "out.gguf"), "-m", MODEL]),
             (BAD_MODEL, "needs 1154 tokens with a row in the head, but it has 40",
              [head, out, "-m", MODEL, "--map"]),

@@ -177,6 +177,25 @@ static void keeps_the_first_rows(void **state) {
   }
 }
 
+static void a_window_only_narrows(void **state) {
+  (void)state;
+  head_builder b = {0};
+  model_config target = head_target(&HEAD_SMALL);
+  folder f = head_folder(&b, &HEAD_SMALL, "");
+  head_file *h;
+  err e;
+  if (head_file_open(&h, f.path, &target, &e)) fail_msg("%s", e.text);
+  int32_t trained = head_file_config(h)->layer.context;
+  assert_int_equal(head_config_window(head_file_config(h)), trained);
+  assert_int_equal(head_file_narrow(h, 0, &e), ERR_ARG);
+  assert_int_equal(head_file_narrow(h, trained + 1, &e), ERR_ARG);
+  assert_int_equal(head_file_narrow(h, 9, &e), ERR_OK);
+  assert_int_equal(head_config_window(head_file_config(h)), 9);
+  assert_int_equal(head_file_narrow(h, 10, &e), ERR_ARG);
+  head_file_close(h);
+  folder_remove(&f);
+}
+
 static void quantises_matrices(void **state) {
   (void)state;
   head_builder b = {0};
@@ -349,6 +368,7 @@ int main(void) {
       cmocka_unit_test(reads_layers_named_by_their_output),
       cmocka_unit_test(reads_a_full_vocabulary),
       cmocka_unit_test(keeps_the_first_rows),
+      cmocka_unit_test(a_window_only_narrows),
       cmocka_unit_test(quantises_matrices),
       cmocka_unit_test(refuses_wrong_tensors),
       cmocka_unit_test(refuses_another_target),

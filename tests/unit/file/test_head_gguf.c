@@ -141,11 +141,13 @@ static void writes_quantised_matrices(void **state) {
   open_fixture(&x, &b, &HEAD_SMALL, "");
   assert_int_equal(head_file_quantise(x.head, GGUF_Q8_0, GGUF_Q4_1, &e), ERR_OK);
   assert_int_equal(head_file_keep_rows(x.head, 7, &e), ERR_OK);
+  assert_int_equal(head_file_narrow(x.head, 100, &e), ERR_OK);
   head_file *out = write_and_open(&x);
   const gguf_tensor *k = head_file_tensor(out, HEAD_K), *output = head_file_tensor(out, HEAD_OUTPUT);
   const uint8_t *from = head_file_tensor(x.head, HEAD_K)->data, *to = k->data;
   assert_true(k->type == GGUF_Q8_0 && output->type == GGUF_Q4_1 && output->shape[1] == 7);
   assert_int_equal(head_file_config(out)->draft_vocab, 7);
+  assert_int_equal(head_config_window(head_file_config(out)), 100);
   for (size_t r = 0; r < 16; r++) assert_memory_equal(from + r * 68, to + interleaved(r) * 68, 68);
   assert_memory_equal(output->data, head_file_tensor(x.head, HEAD_OUTPUT)->data, 7 * 20);
   head_file_close(out);

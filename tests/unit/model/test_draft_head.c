@@ -373,6 +373,29 @@ static void rows_do_not_depend_on_their_forward(void **state) {
   free(r);
 }
 
+/* A row that sees itself alone has the bits that it has behind no other row. */
+static void a_row_sees_its_window(void **state) {
+  (void)state;
+  run *r = malloc(sizeof *r);
+  for (int32_t window = 2; window > 0; window--) {
+    files f = {0};
+    err e;
+    open_files(&f, false);
+    assert_int_equal(head_file_narrow(f.head, window, &e), ERR_OK);
+    open_run(r, &f, support_device(), OPS_MATH_INT8);
+    draft_head_segment s[] = {{rows_of(0, MODEL_APPEND, 0, FIRST), DRAFT_HEAD_TAPS, r->taps[0]},
+                              {rows_of(1, MODEL_APPEND, FIRST - 1, 1), DRAFT_HEAD_TAPS, r->taps[FIRST - 1]}};
+    s[0].rows.all_logits = false;
+    forward(r, s, 2);
+    size_t size = (size_t)draft_head_shape(r->h)->layer.embed * sizeof(float);
+    int same = memcmp(draft_head_state(r->h, 0, FIRST - 1), draft_head_state(r->h, 1, 0), size);
+    assert_int_equal(same == 0, window == 1);
+    close_run(r);
+    close_files(&f);
+  }
+  free(r);
+}
+
 /* A session that starts cold at position 41 has the noise of position 42, the guess's own. */
 static void guesses_have_the_noise_of_their_position(void **state) {
   (void)state;
@@ -580,6 +603,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_layer_is_the_recipes),
       cmocka_unit_test(rows_do_not_depend_on_their_forward),
+      cmocka_unit_test(a_row_sees_its_window),
       cmocka_unit_test(guesses_have_the_noise_of_their_position),
       cmocka_unit_test(devices_give_the_same_bits),
       cmocka_unit_test(a_sequence_is_ranked_by_common_outputs_and_by_those_of_its_text),

@@ -154,7 +154,7 @@ static void test_a_large_model_and_many_sessions_have_all_processors(void **stat
   }
 }
 
-static void test_a_gpu_with_mps_is_shared(void **state) {
+static void test_a_gpu_with_mps_is_shared_by_a_small_model(void **state) {
   (void)state;
   static const struct {
     const char *draft, *device, *draft_device;
@@ -163,6 +163,11 @@ static void test_a_gpu_with_mps_is_shared(void **state) {
       {"eagle3,ngram", "cuda:0", "cuda:0", true, true}, {"eagle3,ngram", "cuda:0", "cuda:0", false, false},
       {"ngram", "cuda:0", "cuda:0", true, false},       {"model", "cuda:0", "cuda:1", true, false},
       {"model", "cuda:0", NULL, true, false},           {"model", NULL, NULL, true, false}};
+  flag_values large = plain;
+  large.draft = "model";
+  large.device = large.draft_device = "cuda:0";
+  worker_command_line_share(&large, &(worker_machine){2, SMALL_MODEL + 1, true});
+  assert_false(large.beside);
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     flag_values s = plain;
     s.draft = table[i].draft;
@@ -264,7 +269,7 @@ int main(void) {
       cmocka_unit_test(test_a_target_gets_all_of_its_settings),
       cmocka_unit_test(test_many_processors_are_shared),
       cmocka_unit_test(test_a_large_model_and_many_sessions_have_all_processors),
-      cmocka_unit_test(test_a_gpu_with_mps_is_shared),
+      cmocka_unit_test(test_a_gpu_with_mps_is_shared_by_a_small_model),
       cmocka_unit_test(test_a_draft_without_a_model_gets_little),
       cmocka_unit_test(test_a_draft_with_a_corpus_gets_the_vocabulary_too),
       cmocka_unit_test(test_the_draft_of_a_target_on_a_gpu_polls),

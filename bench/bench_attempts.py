@@ -42,7 +42,8 @@ class Attempts:
 def turns(things, i):
     """The things, beginning at another one each time: what else runs on the machine meets all of them alike."""
     things = list(things)
-    return things[i % len(things):] + things[:i % len(things)]
+    first = i % max(1, len(things))
+    return things[first:] + things[:first]
 
 
 class Interleaved(Attempts):

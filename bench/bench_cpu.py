@@ -300,8 +300,9 @@ class Replay:
         return max(speed, key=speed.get)
 
     def ask(self, samples, name, server):
-        """Its tokens mean nothing then, so they are compared with nothing."""
-        samples.add(f"llama.cpp {name}", {p["id"]: server.answer(p["prompt_ids"], ANSWER, cache=False)[1] for p in self.prompts})
+        """Its tokens mean nothing then: they are compared with nothing, and none of them ends the answer."""
+        more = {"cache_prompt": False, "ignore_eos": True, "seed": 1}
+        samples.add(f"llama.cpp {name}", {p["id"]: server.answer(p["prompt_ids"], ANSWER, **more)[1] for p in self.prompts})
 
     def measure(self, best, table, servers):
         run, samples, lines_of, overhead = self.run, Samples(), {}, []

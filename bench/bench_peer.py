@@ -26,7 +26,6 @@ SETTINGS = {
                                "--spec-ngram-simple-size-m", "8"),
     "ngram-map-k, n 3, m 8": ("--spec-type", "ngram-map-k", "--spec-ngram-map-k-size-n", "3",
                               "--spec-ngram-map-k-size-m", "8"),
-    "ngram-mod": ("--spec-type", "ngram-mod"),
 }
 
 
@@ -107,7 +106,7 @@ class Absent:
     def port(self):
         raise Failure(self.why)
 
-    def answer(self, *_):
+    def answer(self, *_, **__):
         raise Failure(self.why)
 
     answer_and_drafts = answer
@@ -117,14 +116,14 @@ class Server:
     def __init__(self, port):
         self.port = port
 
-    def answer(self, prompt_ids, tokens, cache=True):
+    def answer(self, prompt_ids, tokens, **more):
         """(token ids, tok/s of decoding: the first token is not counted). With its prompt cache only decoding counts."""
-        ids, speed, _ = self.answer_and_drafts(prompt_ids, tokens, cache)
+        ids, speed, _ = self.answer_and_drafts(prompt_ids, tokens, **{"cache_prompt": True, **more})
         return ids, speed
 
-    def answer_and_drafts(self, prompt_ids, tokens, cache=False):
+    def answer_and_drafts(self, prompt_ids, tokens, **more):
         """As answer, with the number of accepted tokens. A head needs the whole prompt's states, so without the cache."""
-        body = {"prompt": prompt_ids, "n_predict": tokens, "temperature": 0, "return_tokens": True, "cache_prompt": cache}
+        body = {"prompt": prompt_ids, "n_predict": tokens, "temperature": 0, "return_tokens": True, "cache_prompt": False, **more}
         r = request(self.port, "/completion", json.dumps(body).encode())
         timings = r["timings"]
         if timings["predicted_n"] < 2:

@@ -23,7 +23,8 @@ PROMPTS_OF_PEER = 8
 # llama.cpp's: its lookups, and the same draft with at most so many tokens
 PEER_DRAFTS = {f"the draft, {n}": ("-md", DRAFT, "--spec-type", "draft-simple", "--spec-draft-n-max", n)
                for n in (2, 4, 8)}
-PEER_SETTINGS = {**SETTINGS, **PEER_DRAFTS}
+# remembers the answers to all requests, so that only a server that is started anew has not seen these
+PEER_SETTINGS = {**SETTINGS, "ngram-mod": ("--spec-type", "ngram-mod"), **PEER_DRAFTS}
 
 
 @dataclasses.dataclass(frozen=True)

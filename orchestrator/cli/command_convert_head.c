@@ -25,6 +25,8 @@ static void warn_of_llama(const head_config *c) {
   if (c->tap_count != LLAMA_TAPS)
     fprintf(stderr, "tandem: the head reads %d states of its target: llama.cpp takes heads of %d alone\n",
             c->tap_count, LLAMA_TAPS);
+  if (head_config_window(c) < c->layer.context)
+    fprintf(stderr, "tandem: the head sees %d positions: llama.cpp lets it see all\n", head_config_window(c));
   if (c->norm_output)
     fprintf(stderr,
             "tandem: the head hands on normed states (norm_output), of which llama.cpp knows nothing: it "

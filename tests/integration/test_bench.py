@@ -312,7 +312,7 @@ class FakePair:
 
 
 class FakeServer:
-    def answer(self, ids, tokens, cache=True):
+    def answer(self, ids, tokens, **_):
         return [1, 2, 3, 4, 5], 5.0
 
 
@@ -418,10 +418,14 @@ class Isolation(unittest.TestCase):
         self.assertIn("tandem failed", self.verdicts()["ngram on that model"][1])
         self.assertIn("timed out", self.verdicts()["model draft over llama.cpp's"][1])
 
-    def test_a_replay_whose_ledger_fails(self):
+    def replay(self):
         replay = bench_cpu.Replay.__new__(bench_cpu.Replay)
         replay.run, replay.pair, replay.prompts, replay.plain = self.run_, FakePair(), [{"id": 0, "prompt_ids": []}], {}
         replay.recording = "recording"
+        return replay
+
+    def test_a_replay_whose_ledger_fails(self):
+        replay = self.replay()
         checked = replay.pair.checked
         replay.pair.checked = lambda prompts, tokens, method, plain: timed_out() if method.ledger else checked(prompts, tokens, method, plain)
         with self.table.only("round overhead"):
@@ -431,14 +435,17 @@ class Isolation(unittest.TestCase):
         self.assertIn("timed out", self.verdicts()["ledger, plain"][1])
 
     def test_a_replay_whose_peer_fails(self):
-        replay = bench_cpu.Replay.__new__(bench_cpu.Replay)
-        replay.run, replay.pair, replay.prompts, replay.plain = self.run_, FakePair(), [{"id": 0, "prompt_ids": []}], {}
-        replay.recording = "recording"
         with self.table.only("round overhead"):
-            replay.measure({"lockstep": 5, "free": 7}, self.table, {"the head, 2": types.SimpleNamespace(answer=timed_out)})
+            self.replay().measure({"lockstep": 5, "free": 7}, self.table, {"plain": FakeServer(), "the head, 2": Absent("does not start")})
         self.assertEqual(self.verdicts()[bench_cpu.EQUAL][0], "NOT MEASURED")
-        self.assertIn("timed out", self.verdicts()[bench_cpu.EQUAL][1])
+        self.assertIn("does not start", self.verdicts()[bench_cpu.EQUAL][1])
         self.assertNotEqual(self.verdicts()["replay 0"][0], "NOT MEASURED")
+
+    def test_a_replay_without_a_peer(self):
+        with self.table.only("round overhead"):
+            self.replay().measure({"lockstep": 5, "free": 7}, self.table, {})
+        self.assertNotEqual(self.verdicts()["replay 0"][0], "NOT MEASURED")
+        self.assertIn("no peer", self.verdicts()[bench_cpu.EQUAL][1])
 
     def test_a_part_that_fails(self):
         def broken(run, table):

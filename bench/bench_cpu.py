@@ -392,7 +392,7 @@ class Speculation:
         for name in turns(self.methods, i):
             self.samples.attempt(f"{name}, {group}", self.take, name, prompts)
         first, theirs = prompts[0]["id"], {}
-        for name in turns(servers, i) if servers else ():
+        for name in turns(servers, i):
             theirs[name] = self.samples.attempt_one_of("llama.cpp", name, self.ask, name, servers[name], first)
         self.other_answers.update((name, first) for name, tokens in theirs.items() if tokens != theirs.get("plain"))
 

@@ -84,7 +84,7 @@ class Drafts:
         for i in range(repetitions):
             for name in turns(self.methods, i):
                 self.samples.attempt(name, self.take, name)
-            for name in turns(servers, i) if servers else ():
+            for name in turns(servers, i):
                 self.samples.attempt_one_of("llama.cpp", name, self.ask, name, servers[name])
 
     def row(self, table, row, name):

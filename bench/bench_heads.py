@@ -205,7 +205,7 @@ def measure_peer(run, table, work, size, turns, no_peer):
     with peer_servers(run, work) as servers:
         for i in range(size["passes"]):
             p.samples.attempt("default", p.take, "default", HeadMethod("eagle3,ngram"))
-            for name in turns(servers, i) if servers else ():
+            for name in turns(servers, i):
                 p.samples.attempt_one_of("llama.cpp", name, p.ask, name, servers[name])
     with table.only(BEST):
         tell_best(run, table, p, servers, no_peer)

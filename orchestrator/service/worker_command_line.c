@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* When draft and target share the processors, instead of taking turns (docs/decisions/colocated.md). */
+/* When draft and target share a device, instead of taking turns (docs/decisions/colocated.md). */
 #define SHARED_MODEL_MAX    (INT64_C(512) << 20) /* bytes: the step of a larger one fills the device */
-#define SHARED_SESSIONS_MAX 4                    /* many rows at once want all threads */
+#define SHARED_SESSIONS_MAX 4                    /* on processors: many rows at once want all threads */
 #define DRAFT_SHARE         4                    /* a draft has a quarter of the processors */
 
 static void add(worker_command_line *c, const char *text) {

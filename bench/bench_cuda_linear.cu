@@ -1,5 +1,5 @@
 /* bench_cuda_linear.cu - what the linears of a CUDA device cost: microseconds and GB/s of packed weights for
- * some shapes, types and numbers of rows, and the linears of a whole small model. Kernels follow each other
+ * some shapes, types and numbers of rows, and the linears of whole models. Kernels follow each other
  * in a graph, as in a forward, over so many copies of the weights that no cache holds them. */
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/weights.cuh"
@@ -11,7 +11,7 @@
 
 #define LAUNCHES     200
 #define REPEATS      5
-#define WEIGHT_BYTES ((size_t)512 << 20) /* ten times an L2 cache */
+#define WEIGHT_BYTES ((size_t)1 << 30) /* twenty times an L2 cache */
 #define ROWS_MAX     64
 
 static cudaStream_t stream;
@@ -78,7 +78,7 @@ struct room {
   cuda_batch *batch;
 };
 
-static const int32_t WIDEST = 16384, LONGEST = 49152;
+static const int32_t WIDEST = 16384, LONGEST = 151936;
 
 static room take_room() {
   room r = {take<uint8_t>(WEIGHT_BYTES),
@@ -128,34 +128,76 @@ static void measure(const room &r, ops_type type, const char *name, int32_t outp
   printf("\n");
 }
 
-/* The linears of a model of 135M parameters: 30 layers, 576 wide, and its head. */
-static void measure_model(const room &r, ops_type type, const char *name) {
-  const int32_t wide = 576, keys = 192, inner = 1536, layers = 30, vocabulary = 49152;
-  printf("%-5s linears of the model of 135M:", name);
-  for (int32_t count : {1, 4, 8, 16, 64}) {
+/* Of a model like Llama: what a layer is made of, and how often. */
+struct shape {
+  const char *name;
+  int32_t wide, keys, inner, layers, vocabulary;
+  ops_type most, some, head; /* some: of every second layer's v and down, as in files named Q4_K_M */
+};
+
+static const shape shapes[] = {{"135M Q4_1", 576, 192, 1536, 30, 49152, OPS_Q4_1, OPS_Q4_1, OPS_Q4_1},
+                               {"135M Q8_0", 576, 192, 1536, 30, 49152, OPS_Q8_0, OPS_Q8_0, OPS_Q8_0},
+                               {"1.5B Q4_K_M", 1536, 256, 8960, 28, 151936, OPS_Q4_K, OPS_Q6_K, OPS_Q6_K},
+                               {"8B Q4_K", 4096, 1024, 14336, 32, 128256, OPS_Q4_K, OPS_Q4_K, OPS_Q4_K},
+                               {"8B Q8_0", 4096, 1024, 14336, 32, 128256, OPS_Q8_0, OPS_Q8_0, OPS_Q8_0}};
+
+/* Puts a model's linears into the stream; returns the bytes of their weights. */
+static size_t put_model(const room &r, const shape &s, cuda_rows rows) {
+  const cuda_norm_source norm = {r.x, r.norm, 1e-5f};
+  size_t at = 0, bytes = 0;
+  auto weight = [&](ops_type type, int32_t outputs, int32_t columns) {
+    bytes += packed_bytes(type, outputs, columns);
+    return next_weight(r, &at, type, outputs, columns);
+  };
+  for (int32_t l = 0; l < s.layers; l++) {
+    const ops_type other = l % 2 ? s.most : s.some;
+    const cuda_linear_job qkv[3] = {{weight(s.most, s.wide, s.wide), r.y, false, nullptr},
+                                    {weight(s.most, s.keys, s.wide), r.y, false, nullptr},
+                                    {weight(other, s.keys, s.wide), r.y, false, nullptr}};
+    cuda_linear(stream, rows, qkv, 3, &norm, nullptr, {r.y, r.tiles, s.wide});
+    const cuda_linear_job o = {weight(s.most, s.wide, s.wide), r.x, true, nullptr};
+    cuda_linear(stream, rows, &o, 1, nullptr, nullptr, {r.y, r.tiles, s.wide});
+    const cuda_weight gate = weight(s.most, s.inner, s.wide), up = weight(s.most, s.inner, s.wide);
+    cuda_linear_swiglu(stream, rows, gate, up, &norm, {r.y, r.tiles, s.wide}, r.y);
+    const cuda_linear_job down = {weight(other, s.wide, s.inner), r.x, true, nullptr};
+    cuda_linear(stream, rows, &down, 1, nullptr, nullptr, {r.y, r.tiles, s.inner});
+  }
+  const cuda_linear_job head = {weight(s.head, s.vocabulary, s.wide), r.y, false, nullptr};
+  cuda_linear(stream, rows, &head, 1, &norm, nullptr, {r.y, r.tiles, s.wide});
+  return bytes;
+}
+
+static void measure_model(const room &r, const shape &s, double read_gb_s) {
+  printf("%-11s linears, us (share of the read rate):", s.name);
+  for (int32_t count : {1, 2, 4, 8, 16, 64}) {
     const cuda_rows rows = rows_of(r, count);
-    const cuda_norm_source norm = {r.x, r.norm, 1e-5f};
-    size_t at = 0;
-    double us = graph_us([&] {
-      for (int32_t l = 0; l < layers; l++) {
-        const cuda_linear_job qkv[3] = {{next_weight(r, &at, type, wide, wide), r.y, false, nullptr},
-                                        {next_weight(r, &at, type, keys, wide), r.y, false, nullptr},
-                                        {next_weight(r, &at, type, keys, wide), r.y, false, nullptr}};
-        cuda_linear(stream, rows, qkv, 3, &norm, nullptr, {r.y, r.tiles, wide});
-        const cuda_linear_job o = {next_weight(r, &at, type, wide, wide), r.x, true, nullptr};
-        cuda_linear(stream, rows, &o, 1, nullptr, nullptr, {r.y, r.tiles, wide});
-        const cuda_weight gate = next_weight(r, &at, type, inner, wide),
-                          up = next_weight(r, &at, type, inner, wide);
-        cuda_linear_swiglu(stream, rows, gate, up, &norm, {r.y, r.tiles, wide}, r.y);
-        const cuda_linear_job down = {next_weight(r, &at, type, wide, inner), r.x, true, nullptr};
-        cuda_linear(stream, rows, &down, 1, nullptr, nullptr, {r.y, r.tiles, inner});
-      }
-      const cuda_linear_job head = {next_weight(r, &at, type, vocabulary, wide), r.y, false, nullptr};
-      cuda_linear(stream, rows, &head, 1, &norm, nullptr, {r.y, r.tiles, wide});
-    });
-    printf("  %4d: %7.1f us", (int)count, us);
+    size_t bytes = 0;
+    double us = graph_us([&] { bytes = put_model(r, s, rows); });
+    printf("  %4d: %7.1f (%.2f)", (int)count, us, (double)bytes / us / 1e3 / read_gb_s);
   }
   printf("\n");
+}
+
+/* --- how fast memory is read --- */
+
+static __global__ void read_all(const uint4 *from, size_t count, uint32_t *out) {
+  uint32_t any = 0;
+  const size_t step = (size_t)gridDim.x * blockDim.x;
+  for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += 4 * step) {
+    uint4 v[4] = {};
+    for (int k = 0; k < 4; k++)
+      if (i + (size_t)k * step < count) v[k] = from[i + (size_t)k * step];
+    for (int k = 0; k < 4; k++) any |= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
+  }
+  if (any == 1) *out = any; /* never: the bytes of the weights are alike */
+}
+
+static double read_rate(const room &r) {
+  double us = graph_us([&] {
+    for (int i = 0; i < 4; i++)
+      read_all<<<132 * 8, 512, 0, stream>>>((const uint4 *)r.weights, WEIGHT_BYTES / 16, (uint32_t *)r.y);
+  });
+  return 4.0 * WEIGHT_BYTES / us / 1e3;
 }
 
 int main(void) {
@@ -166,8 +208,9 @@ int main(void) {
     const char *name;
   } types[] = {
       {OPS_Q4_1, "Q4_1"}, {OPS_Q8_0, "Q8_0"}, {OPS_Q4_K, "Q4_K"}, {OPS_Q6_K, "Q6_K"}, {OPS_F16, "F16"}};
-  measure_model(r, OPS_Q4_1, "Q4_1");
-  measure_model(r, OPS_Q8_0, "Q8_0");
+  const double rate = read_rate(r);
+  printf("memory is read at %.0f GB/s\n", rate);
+  for (const shape &s : shapes) measure_model(r, s, rate);
   for (const auto &t : types) {
     if (t.type != OPS_Q4_K && t.type != OPS_Q6_K) {
       measure(r, t.type, t.name, 576, 576, false);

@@ -22,8 +22,11 @@
  *   D = d * scale where there are sub-scales, and with minima fma(D, q, m) or fma(D, q, -(dmin * minimum));
  *   the products are exact
  * - a bias is one addition, after the sum and what it is added to
- * - sums of one vector (norm, softmax): 8 lanes, element i in lane i mod 8, ascending; then the tree
- *   ((0+4)+(2+6))+((1+5)+(3+7)); a norm whose sum of squares is not finite gives NaNs
+ * - norm: the squares of eight neighbours are summed as ((0+1)+(2+3))+((4+5)+(6+7)), each a product that is
+ *   rounded. 32 such sums, of OPS_NORM_CHUNK inputs, are added in halves: i + 16 to i, then i + 8, 4, 2, 1;
+ * what is beyond the last input is zero. Chunks are added ascending. A norm whose sum is not finite gives
+ * NaNs
+ * - softmax: its sum has 8 lanes, element i in lane i mod 8, ascending; then ((0+4)+(2+6))+((1+5)+(3+7))
  * - attention, in splits of OPS_SPLIT logical positions, [0, 512), [512, 1024), ...: in a split that has keys
  *   for the row, score = (sum over d ascending of fma(q, k)) * scale; M = the split's largest score;
  *   e = exp(score - M); L = their sum, in lanes by logical position; V[d] = chain of fma(e, v, V) by logical
@@ -48,9 +51,10 @@
 #define OPS_HEAD_DIM_MAX 512
 #define OPS_THREADS_MAX  64
 
-#define OPS_NUMERICS_VERSION "2" /* grows with every change of the bits above */
+#define OPS_NUMERICS_VERSION "3" /* grows with every change of the bits above */
 #define OPS_PARTED_OUTPUTS   16384
 #define OPS_PARTED_INPUTS    1024
+#define OPS_NORM_CHUNK       256 /* inputs of a norm that are summed side by side */
 #define OPS_SPLIT            512 /* positions that share a maximum in attention; whole tiles */
 
 typedef enum {

@@ -7,7 +7,9 @@
 #include <stdint.h>
 #include <string.h>
 
-#define CPU_LANES 8 /* of a vector's sum */
+#define CPU_LANES  8                 /* of a softmax's sum */
+#define CPU_EIGHT  8                 /* neighbours whose squares are summed first in a norm */
+#define CPU_EIGHTS (256 / CPU_EIGHT) /* of a chunk, which is OPS_NORM_CHUNK */
 
 PORTABLE float cpu_float_of(uint32_t bits) {
   float f;
@@ -54,6 +56,12 @@ PORTABLE uint16_t cpu_to_f16(float f) {
 PORTABLE float cpu_larger(float largest, float x) {
   uint32_t magnitude = cpu_bits_of(x) & 0x7fffffffu;
   return magnitude > cpu_bits_of(largest) ? cpu_float_of(magnitude) : largest;
+}
+
+/* Of RMSNorm, of eight neighbours. */
+PORTABLE float cpu_eight_squares(const float x[CPU_EIGHT]) {
+  return ((x[0] * x[0] + x[1] * x[1]) + (x[2] * x[2] + x[3] * x[3])) +
+         ((x[4] * x[4] + x[5] * x[5]) + (x[6] * x[6] + x[7] * x[7]));
 }
 
 /* Of RMSNorm. Squares whose sum is infinite would make zeros of a row, and of the answer one token for ever:

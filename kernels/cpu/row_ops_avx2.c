@@ -9,17 +9,42 @@
 
 #define LANES CPU_LANES
 
+#define FOUR_EIGHTS (4 * CPU_EIGHT)
+
+/* The squares of eight inputs, of which n are there. */
+static __m256 squares_of(const float *x, int32_t n) {
+  float eight[CPU_EIGHT] = {0};
+  if (n <= 0) return _mm256_setzero_ps();
+  if (n < CPU_EIGHT) x = memcpy(eight, x, (size_t)n * sizeof *x);
+  const __m256 v = _mm256_loadu_ps(x);
+  return _mm256_mul_ps(v, v);
+}
+
+/* Of four times eight inputs, of which n are there: the sum of each eight. */
+static __m128 sum_eights(const float *x, int32_t n) {
+  const __m256 a = squares_of(x, n), b = squares_of(x + CPU_EIGHT, n - CPU_EIGHT),
+               c = squares_of(x + 2 * CPU_EIGHT, n - 2 * CPU_EIGHT),
+               d = squares_of(x + 3 * CPU_EIGHT, n - 3 * CPU_EIGHT);
+  const __m256 fours = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+  return _mm_add_ps(_mm256_castps256_ps128(fours), _mm256_extractf128_ps(fours, 1));
+}
+
+/* n > 0 inputs of a chunk. */
+static float chunk_squares(const float *x, int32_t n) {
+  __m128 s[OPS_NORM_CHUNK / FOUR_EIGHTS];
+  for (int32_t i = 0; i < OPS_NORM_CHUNK / FOUR_EIGHTS; i++)
+    s[i] = n > i * FOUR_EIGHTS ? sum_eights(x + i * FOUR_EIGHTS, n - i * FOUR_EIGHTS) : _mm_setzero_ps();
+  for (int32_t by = OPS_NORM_CHUNK / FOUR_EIGHTS / 2; by > 0; by /= 2)
+    for (int32_t i = 0; i < by; i++) s[i] = _mm_add_ps(s[i], s[i + by]);
+  s[0] = _mm_add_ps(s[0], _mm_movehl_ps(s[0], s[0]));
+  return _mm_cvtss_f32(s[0]) + _mm_cvtss_f32(_mm_movehdup_ps(s[0]));
+}
+
 void cpu_norm_avx2(float *y, const float *x, const float *w, int32_t n, float eps) {
-  __m256 sum = _mm256_setzero_ps();
-  float lane[LANES];
-  int32_t i = 0;
-  for (; i + LANES <= n; i += LANES) {
-    __m256 v = _mm256_loadu_ps(x + i);
-    sum = _mm256_fmadd_ps(v, v, sum);
-  }
-  _mm256_storeu_ps(lane, sum);
-  for (int32_t k = i; k < n; k++) lane[k % LANES] = fmaf(x[k], x[k], lane[k % LANES]);
-  float scale = cpu_norm_scale(cpu_lane_sum(lane), n, eps);
+  float squares = 0.0f;
+  for (int32_t i = 0; i < n; i += OPS_NORM_CHUNK)
+    squares += chunk_squares(x + i, n - i < OPS_NORM_CHUNK ? n - i : OPS_NORM_CHUNK);
+  float scale = cpu_norm_scale(squares, n, eps);
   int32_t k = 0;
   for (; k + LANES <= n; k += LANES) {
     __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + k), _mm256_set1_ps(scale));

@@ -4,13 +4,31 @@
 #include "kernels/cpu/cpu_math.h"
 #include "kernels/cpu/linear_c.h"
 
+#include <assert.h>
+
 #define INT8_MAX_F    127.0f
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
+static_assert(CPU_EIGHT * CPU_EIGHTS == OPS_NORM_CHUNK, "a chunk is summed in eights");
+
+/* n > 0 inputs of a chunk. */
+static float chunk_squares(const float *x, int32_t n) {
+  float sums[CPU_EIGHTS] = {0};
+  for (int32_t i = 0; i < n; i += CPU_EIGHT) {
+    float eight[CPU_EIGHT] = {0};
+    for (int32_t k = 0; k < CPU_EIGHT && i + k < n; k++) eight[k] = x[i + k];
+    sums[i / CPU_EIGHT] = cpu_eight_squares(eight);
+  }
+  for (int32_t by = CPU_EIGHTS / 2; by > 0; by /= 2)
+    for (int32_t i = 0; i < by; i++) sums[i] += sums[i + by];
+  return sums[0];
+}
+
 void cpu_norm_c(float *y, const float *x, const float *w, int32_t n, float eps) {
-  float lane[CPU_LANES] = {0};
-  for (int32_t i = 0; i < n; i++) lane[i % CPU_LANES] = fmaf(x[i], x[i], lane[i % CPU_LANES]);
-  float scale = cpu_norm_scale(cpu_lane_sum(lane), n, eps);
+  float squares = 0.0f;
+  for (int32_t i = 0; i < n; i += OPS_NORM_CHUNK)
+    squares += chunk_squares(x + i, n - i < OPS_NORM_CHUNK ? n - i : OPS_NORM_CHUNK);
+  float scale = cpu_norm_scale(squares, n, eps);
   for (int32_t i = 0; i < n; i++) y[i] = x[i] * scale * w[i];
 }
 

@@ -5,126 +5,203 @@
 #include "kernels/cuda/device_code.cuh"
 
 constexpr float ACTIVATION_LARGEST = 127.0f;
+constexpr int32_t ACTIVATION_EACH = CPU_EIGHT; /* inputs of a thread; a warp has a chunk */
 
-/* Rows that lie `stride` floats apart. */
-struct activation_rows {
-  const float *x;
-  size_t stride;
-  int32_t count, columns;
-};
+PORTABLE int32_t activation_chunks(int32_t columns) {
+  return (columns + OPS_NORM_CHUNK - 1) / OPS_NORM_CHUNK;
+}
 
-/* 1 / sqrt(mean of squares + eps) of each row, to scales [count]. Eight threads sum a row, as ops.h has it.
- */
-DEVICE_CODE void activation_norms(const activation_rows &r, float eps, float *scales) {
-  const int32_t lane = (int32_t)threadIdx.x % CPU_LANES, at = (int32_t)threadIdx.x / CPU_LANES;
-  DEVICE_NO_UNROLL
-  for (int32_t first = 0; first < r.count; first += (int32_t)blockDim.x / CPU_LANES) {
-    const int32_t row = first + at < r.count ? first + at : r.count - 1;
-    const float *x = r.x + (size_t)row * r.stride;
-    float sum = 0.0f;
-    int32_t i = lane;
-    DEVICE_UNROLL_BY(6)
-    for (; i < r.columns - 3 * CPU_LANES; i += 4 * CPU_LANES) DEVICE_UNROLL for (int32_t k = 0; k < 4; k++) {
-        const float value = x[i + k * CPU_LANES];
-        sum = fmaf(value, value, sum);
-      }
-    DEVICE_NO_UNROLL
-    for (; i < r.columns; i += CPU_LANES) sum = fmaf(x[i], x[i], sum);
-    sum += __shfl_xor_sync(DEVICE_WARP, sum, 4);
-    sum += __shfl_xor_sync(DEVICE_WARP, sum, 2);
-    sum += __shfl_xor_sync(DEVICE_WARP, sum, 1);
-    if (lane == 0) scales[row] = cpu_norm_scale(sum, r.columns, eps);
+/* --- norms --- */
+
+/* Inputs [at, at + 8) of n; zeros from there on. WHOLE: n and the row's address are multiples of 8 and 16. */
+template <bool WHOLE> DEVICE_CODE void activation_load(const float *x, int32_t n, int32_t at, float v[8]) {
+  DEVICE_UNROLL
+  for (int32_t i = 0; i < ACTIVATION_EACH; i++) v[i] = 0.0f;
+  if (at >= n) return;
+  if constexpr (WHOLE) {
+    const float4 low = device_load<float4>(x + at), high = device_load<float4>(x + at + 4);
+    v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+    v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+  } else {
+    DEVICE_UNROLL
+    for (int32_t i = 0; i < ACTIVATION_EACH; i++)
+      if (at + i < n) v[i] = x[at + i];
   }
 }
 
-/* --- the int8 form: eight threads make a block of one row, four inputs each --- */
+/* The sum of a chunk's squares, in every lane of its warp: v is what the lane has of it. */
+DEVICE_CODE float activation_chunk_squares(const float v[8]) {
+  float sum = cpu_eight_squares(v);
+  DEVICE_UNROLL
+  for (int32_t by = CPU_EIGHTS / 2; by > 0; by /= 2) sum += __shfl_xor_sync(DEVICE_WARP, sum, by);
+  return sum;
+}
 
-struct activation_four {
-  uint32_t word;
-  int32_t sum;
+/* 1 / sqrt(mean of squares + eps) of a row of n, from the sums of its chunks. */
+DEVICE_CODE float activation_scale(const float *chunks, int32_t n, float eps) {
+  float squares = 0.0f;
+  DEVICE_UNROLL_BY(8)
+  for (int32_t i = 0; i < activation_chunks(n); i++) squares += chunks[i];
+  return cpu_norm_scale(squares, n, eps);
+}
+
+/* --- the int8 form: four threads make a block of one row --- */
+
+struct activation_part {
+  uint32_t words[2];
+  int32_t half, all; /* sums of the block's q: of the thread's half, and of both */
   float scale;
 };
 
-DEVICE_CODE int32_t activation_round(float x, float inverse) {
+/* Bits of 1.5 * 2^23: with a number of less than 22 bits added, they are those of the nearest integer's. */
+constexpr float ACTIVATION_BITS = 0x1.8p23f;
+
+DEVICE_CODE uint32_t activation_round(float x, float inverse) {
   float v = x * inverse; /* the guard bounds a NaN, and what a subnormal `largest` makes of the rest */
   v = v > -ACTIVATION_LARGEST ? v : -ACTIVATION_LARGEST;
   v = v < ACTIVATION_LARGEST ? v : ACTIVATION_LARGEST;
-  return (int32_t)rintf(v);
+  return cpu_bits_of(v + ACTIVATION_BITS);
 }
 
-DEVICE_CODE activation_four activation_quantize(float4 x) {
-  float largest = cpu_larger(cpu_larger(0.0f, x.x), x.y);
-  largest = cpu_larger(cpu_larger(largest, x.z), x.w);
-  for (int32_t i = 4; i > 0; i /= 2) largest = cpu_larger(largest, __shfl_xor_sync(DEVICE_WARP, largest, i));
+/* The low bytes of four words. */
+DEVICE_CODE uint32_t activation_bytes(const uint32_t v[4]) {
+  return device_bytes(device_bytes(v[0], v[1], 0x0040), device_bytes(v[2], v[3], 0x0040), 0x5410);
+}
+
+/* Eight inputs, a quarter of a block. All lanes of a warp take part. */
+DEVICE_CODE activation_part activation_quantize(const float v[8]) {
+  float largest = 0.0f;
+  uint32_t q[8];
+  DEVICE_UNROLL
+  for (int32_t i = 0; i < ACTIVATION_EACH; i++) largest = cpu_larger(largest, v[i]);
+  largest = cpu_larger(largest, __shfl_xor_sync(DEVICE_WARP, largest, 2));
+  largest = cpu_larger(largest, __shfl_xor_sync(DEVICE_WARP, largest, 1));
   const float inverse = largest > 0.0f ? ACTIVATION_LARGEST / largest : 0.0f;
-  const int32_t a = activation_round(x.x, inverse), b = activation_round(x.y, inverse),
-                c = activation_round(x.z, inverse), d = activation_round(x.w, inverse);
-  const uint32_t word =
-      ((uint32_t)a & 255) | ((uint32_t)b & 255) << 8 | ((uint32_t)c & 255) << 16 | (uint32_t)d << 24;
-  return {word, a + b + c + d, largest / ACTIVATION_LARGEST};
+  DEVICE_UNROLL
+  for (int32_t i = 0; i < ACTIVATION_EACH; i++) q[i] = activation_round(v[i], inverse);
+  activation_part p = {{activation_bytes(q), activation_bytes(q + 4)}, 0, 0, largest / ACTIVATION_LARGEST};
+  const uint32_t ones = 0x01010101;
+  const int32_t own = device_dot_4<true>(p.words[0], ones, device_dot_4<true>(p.words[1], ones, 0));
+  p.half = own + __shfl_xor_sync(DEVICE_WARP, own, 1);
+  p.all = p.half + __shfl_xor_sync(DEVICE_WARP, p.half, 2);
+  return p;
 }
 
-/* Thread `lane` of the eight puts its share into row `row` of a tile. */
-DEVICE_CODE void activation_put(cuda_tile *tile, int32_t row, int32_t lane, activation_four q) {
-  const int32_t pair = q.sum + __shfl_xor_sync(DEVICE_WARP, q.sum, 1);
-  const int32_t half = pair + __shfl_xor_sync(DEVICE_WARP, pair, 2);
-  const int32_t all = half + __shfl_xor_sync(DEVICE_WARP, half, 4);
-  if (!tile) return;
-  tile->q[row][lane % 4 * 2 + lane / 4] = (int32_t)q.word;
-  if (lane % 4 == 0) tile->halves[row][lane / 4] = (int16_t)half;
-  if (lane == 0) {
-    tile->scale_sum[row][0] = q.scale;
-    tile->scale_sum[row][1] = q.scale * (float)all;
+/* Tiles [..][blocks], from row `first` of them on. */
+struct activation_tiles {
+  cuda_tile *tiles;
+  int32_t blocks, first;
+  /* Thread `quarter` of the four puts its share of a block of a row. */
+  DEVICE_CODE void put(int32_t row, int32_t block, int32_t quarter, const activation_part &p) const {
+    const int32_t to = first + row, at = to % CUDA_TILE_ROWS;
+    cuda_tile *tile = tiles + (size_t)(to / CUDA_TILE_ROWS) * (size_t)blocks + block;
+    int32_t *q = tile->q[at] + quarter % 2 * 4 + quarter / 2;
+    q[0] = (int32_t)p.words[0];
+    q[2] = (int32_t)p.words[1];
+    if (quarter % 2 == 0) tile->halves[at][quarter / 2] = (int16_t)p.half;
+    if (quarter == 0) {
+      tile->scale_sum[at][0] = p.scale;
+      tile->scale_sum[at][1] = p.scale * (float)p.all;
+    }
   }
-}
+};
 
-/* Which blocks a group of eight threads makes: first that of `row` and `block`, then every `rows_on` rows and
- * `blocks_on` blocks further. It divides by the blocks, of which there must be one,
- * and so a kernel asks for it before it waits. */
+/* Which chunks a warp makes: first that of `row` and `chunk`, then every `rows_on` rows and `chunks_on`
+ * chunks further. It divides, and so a kernel asks for it before it waits. */
 struct activation_walk {
-  int32_t row, block, rows_on, blocks_on;
+  int32_t row, chunk, rows_on, chunks_on;
 };
 
 DEVICE_CODE activation_walk activation_walk_of(int32_t columns) {
-  const int32_t blocks = columns / OPS_BLOCK, group = (int32_t)threadIdx.x / 8,
-                groups = (int32_t)blockDim.x / 8;
-  return {group / blocks, group % blocks, groups / blocks, groups % blocks};
+  const int32_t chunks = activation_chunks(columns), warp = (int32_t)threadIdx.x / DEVICE_LANES,
+                warps = (int32_t)blockDim.x / DEVICE_LANES;
+  return {warp / chunks, warp % chunks, warps / chunks, warps % chunks};
 }
 
-DEVICE_CODE void activation_go_on(activation_walk &w, int32_t blocks) {
+DEVICE_CODE void activation_go_on(activation_walk &w, int32_t chunks) {
   w.row += w.rows_on;
-  w.block += w.blocks_on;
-  if (w.block < blocks) return;
-  w.block -= blocks;
+  w.chunk += w.chunks_on;
+  if (w.chunk < chunks) return;
+  w.chunk -= chunks;
   w.row++;
 }
 
-/* The thread's inputs of the walk's block, or of the first row where the walk has ended. */
-DEVICE_CODE float4 activation_load(const activation_rows &r, const activation_walk &w, int32_t lane) {
-  const size_t row = w.row < r.count ? (size_t)w.row : 0;
-  return device_load<float4>(r.x + row * r.stride + w.block * OPS_BLOCK + lane * 4);
+/* Rows of whole blocks; row i is at x + index[i] * columns, without an index at x + i * columns. */
+struct activation_rows {
+  const float *x;
+  const int32_t *index;
+  int32_t count, columns;
+  const float *weight; /* of a norm that they go through; or NULL */
+  float eps;
+};
+
+DEVICE_CODE void activation_load_chunk(const activation_rows &r, const activation_walk &w, float v[8]) {
+  const int32_t row = w.row < r.count ? w.row : 0, lane = (int32_t)threadIdx.x % DEVICE_LANES;
+  const float *x = r.x + (size_t)(r.index ? r.index[row] : row) * (size_t)r.columns;
+  activation_load<true>(x, w.row < r.count ? r.columns : 0, w.chunk * OPS_NORM_CHUNK + lane * ACTIVATION_EACH,
+                        v);
 }
 
-DEVICE_CODE float4 activation_normed(float4 x, float scale, const float *weight) {
-  const float4 w = device_load<float4>(weight);
-  return {x.x * scale * w.x, x.y * scale * w.y, x.z * scale * w.z, x.w * scale * w.w};
+/* Of the norm, for the thread's first chunk: no other kernel writes it. */
+struct activation_weight {
+  float w[8];
+};
+
+DEVICE_CODE activation_weight activation_weight_of(const activation_rows &r, const activation_walk &w) {
+  activation_weight out = {};
+  if (r.weight)
+    activation_load<true>(r.weight, r.columns,
+                          w.chunk * OPS_NORM_CHUNK + (int32_t)threadIdx.x % DEVICE_LANES * ACTIVATION_EACH,
+                          out.w);
+  return out;
 }
 
-/* The int8 form of the rows, of their norms where there is a weight, to tiles [..][columns / OPS_BLOCK], from
- * row `first` of them on. */
-DEVICE_CODE void activation_tiles(const activation_rows &r, const float *weight, const float *scales,
-                                  cuda_tile *tiles, int32_t first, activation_walk walk) {
-  const int32_t lane = (int32_t)threadIdx.x % 8, blocks = r.columns / OPS_BLOCK, items = r.count * blocks;
-  float4 next = activation_load(r, walk, lane);
+/* The sums of chunks [count][chunks]. own: what the thread has of its first one. */
+DEVICE_CODE void activation_sums(const activation_rows &r, activation_walk w, const float own[8],
+                                 float *sums) {
+  const int32_t chunks = activation_chunks(r.columns);
+  float v[8];
+  DEVICE_UNROLL
+  for (int32_t i = 0; i < ACTIVATION_EACH; i++) v[i] = own[i];
   DEVICE_NO_UNROLL
-  for (int32_t i = (int32_t)threadIdx.x / 32 * 4; i < items; i += (int32_t)blockDim.x / 8) {
-    const bool any = walk.row < r.count; /* all lanes of a warp take part */
-    const int32_t row = any ? walk.row : 0, k = walk.block * OPS_BLOCK + lane * 4, to = first + row;
-    cuda_tile *tile = tiles + (size_t)(to / CUDA_TILE_ROWS) * (size_t)blocks + walk.block;
-    float4 x = next;
-    activation_go_on(walk, blocks);
-    next = activation_load(r, walk, lane); /* is on its way meanwhile */
-    if (weight) x = activation_normed(x, scales[row], weight + k);
-    activation_put(any ? tile : nullptr, to % CUDA_TILE_ROWS, lane, activation_quantize(x));
+  while (w.row < r.count) {
+    const float sum = activation_chunk_squares(v);
+    if (threadIdx.x % DEVICE_LANES == 0) sums[w.row * chunks + w.chunk] = sum;
+    activation_go_on(w, chunks);
+    activation_load_chunk(r, w, v);
   }
+}
+
+/* The int8 form of the rows. weight: as it was asked for. sums: room for [count][activation_chunks], if there
+ * is a norm. The threads meet at the end. */
+template <class TO>
+DEVICE_CODE void activation_forms(const activation_rows &r, activation_walk w, activation_weight weight,
+                                  float *sums, const TO &forms) {
+  const int32_t chunks = activation_chunks(r.columns), lane = (int32_t)threadIdx.x % DEVICE_LANES;
+  float next[8], scale = 0.0f;
+  int32_t scaled = -1; /* the row whose scale that is */
+  activation_load_chunk(r, w, next);
+  if (r.weight) {
+    activation_sums(r, w, next, sums);
+    __syncthreads();
+  }
+  DEVICE_NO_UNROLL
+  while (w.row < r.count) {
+    const int32_t row = w.row, at = w.chunk * OPS_NORM_CHUNK + lane * ACTIVATION_EACH;
+    float v[8];
+    DEVICE_UNROLL
+    for (int32_t i = 0; i < ACTIVATION_EACH; i++) v[i] = next[i];
+    activation_go_on(w, chunks);
+    activation_load_chunk(r, w, next); /* is on its way meanwhile */
+    if (r.weight) {
+      if (row != scaled) scale = activation_scale(sums + row * chunks, r.columns, r.eps);
+      scaled = row;
+      DEVICE_UNROLL
+      for (int32_t i = 0; i < ACTIVATION_EACH; i++) v[i] = v[i] * scale * weight.w[i];
+      if (w.row < r.count) weight = activation_weight_of(r, w);
+    }
+    const activation_part p = activation_quantize(v);
+    if (at < r.columns) forms.put(row, at / OPS_BLOCK, lane % 4, p);
+  }
+  __syncthreads();
 }

@@ -1,4 +1,5 @@
 /* cache.cu - what writes the cache: rows of a forward, and commits. */
+#include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cache.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -10,12 +11,13 @@
 
 /* --- rope_store: a warp a head --- */
 
-/* 1 / sqrt(mean of squares + eps), in every lane. The exchanges add the eight lanes of the sum in the order
- * of cpu_lane_sum. */
+/* 1 / sqrt(mean of squares + eps), in every lane. */
 static __device__ float norm_scale(const float *x, int32_t n, float eps) {
-  float sum = 0;
-  for (int32_t i = (int32_t)threadIdx.x % CPU_LANES; i < n; i += CPU_LANES) sum = fmaf(x[i], x[i], sum);
-  for (int by = CPU_LANES / 2; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
+  float v[ACTIVATION_EACH], sum = 0;
+  for (int32_t i = 0; i < n; i += OPS_NORM_CHUNK) {
+    activation_load<false>(x, n, i + (int32_t)threadIdx.x % WARP * ACTIVATION_EACH, v);
+    sum += activation_chunk_squares(v);
+  }
   return cpu_norm_scale(sum, n, eps);
 }
 

@@ -64,7 +64,7 @@ typedef struct cuda_act {
   int32_t columns;
 } cuda_act;
 
-static inline int32_t cuda_tile_rows(int32_t rows) {
+PORTABLE int32_t cuda_tile_rows(int32_t rows) {
   return (rows + CUDA_TILE_ROWS - 1) / CUDA_TILE_ROWS;
 }
 

@@ -66,6 +66,21 @@ DEVICE_CODE uint32_t device_bytes(uint32_t low, uint32_t high, uint32_t which) {
 #endif
 }
 
+/* c + the product of four bytes of a and four signed ones of b. */
+template <bool SIGNED> DEVICE_CODE int32_t device_dot_4(uint32_t a, uint32_t b, int32_t c) {
+#ifdef __CUDACC__
+  int32_t d;
+  if constexpr (SIGNED)
+    asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  else
+    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+#else
+  for (int i = 0; i < 32; i += 8) c += (SIGNED ? (int8_t)(a >> i) : (uint8_t)(a >> i)) * (int8_t)(b >> i);
+  return c;
+#endif
+}
+
 /* --- copies to shared memory that go on while the thread does --- */
 
 DEVICE_CODE void device_copy_16(void *shared, const void *global) {

@@ -10,12 +10,24 @@ constexpr int32_t LAUNCH_BLOCKS_AT_ONCE = 128;   /* about as many as a device ru
 
 #ifdef __CUDACC__
 
+inline int32_t launch_attribute(cudaDeviceAttr which) {
+  int device = 0, value = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&value, which, device);
+  return value;
+}
+
+inline int32_t launch_processors() {
+  return launch_attribute(cudaDevAttrMultiProcessorCount);
+}
+
+inline int32_t launch_shared_max() { /* bytes of a block */
+  return launch_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+}
+
 /* Programmatic launches exist from compute capability 9.0 on. */
 inline bool launch_can_be_early() {
-  int device = 0, major = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  return major >= 9;
+  return launch_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
 }
 
 template <class... Parameters, class... Arguments>
@@ -37,6 +49,14 @@ void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t s
 }
 
 #else
+
+inline int32_t launch_processors() { /* few, so that a block has many groups */
+  return 3;
+}
+
+inline int32_t launch_shared_max() {
+  return 99 << 10;
+}
 
 template <class... Parameters, class... Arguments>
 void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,

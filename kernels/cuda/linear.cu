@@ -11,6 +11,12 @@ constexpr int32_t RING_BYTES = 64 << 10; /* of a block at most */
 constexpr int32_t SHARED_BYTES =
     96 << 10; /* likewise; every GPU from compute capability 8.0 on has so many */
 
+constexpr int32_t STREAM_DEPTH = 8;         /* stages of a warp's ring */
+constexpr int32_t TILES_SHARED = 100 << 10; /* where tiles are read through the cache, which has the rest */
+constexpr int32_t TILES_WARPS = 16;         /* likewise */
+constexpr int32_t STREAM_ROWS = 16;         /* at most */
+constexpr int32_t STREAM_BLOCKS = 32;       /* of OPS_GROUP outputs that each processor gets: at least */
+
 /* The parts of sums of such a weight (ops.h). */
 static int32_t parts_of(const cuda_weight &w) {
   return w.rows <= OPS_PARTED_OUTPUTS && w.columns >= OPS_PARTED_INPUTS ? LINEAR_PARTS : 1;
@@ -58,7 +64,9 @@ static int32_t int8_slices(linear_args a, ops_type type, int32_t tiles) {
 /* Makes the tiles in a kernel of its own, unless the blocks of the linear have room to make them. */
 static void int8_input(cudaStream_t stream, linear_args *a, ops_type type, int32_t tiles, cuda_tile *room) {
   const linear_input in = a->input;
-  if (linear_layout_of(linear_ring_bytes(type), tiles, *a).bytes <= SHARED_BYTES) return;
+  const int32_t rows = tiles * CUDA_TILE_ROWS, row_blocks = (a->rows.bucket + rows - 1) / rows;
+  const bool few = blocks_of(*a) * row_blocks <= FEW_GROUPS;
+  if (few && linear_layout_of(linear_ring_bytes(type), tiles, *a).bytes <= SHARED_BYTES) return;
   rows_prepare(stream, {a->rows, in.x, in.weight, in.eps, a->columns, nullptr, room});
   a->input = {nullptr, nullptr, 0.0f, room};
 }
@@ -78,8 +86,84 @@ static int32_t int8_threads(const linear_args &a, int32_t tiles) {
   return threads;
 }
 
+/* --- int8, weights as streams: a block for each processor --- */
+
+static int32_t round_up(int32_t x, int32_t to) {
+  return (x + to - 1) / to * to;
+}
+
+static int32_t stream_blocks(const linear_args &a) {
+  const int32_t processors = launch_processors();
+  return a.groups < processors ? a.groups : processors;
+}
+
+static int32_t stream_bytes(const linear_args &a, ops_type type, int32_t rows) {
+  return linear_stream_layout_of(linear_stage_bytes(type), rows, a).bytes;
+}
+
+/* The warps of a block, at most so many, and the deepest rings for which it has so much shared memory: fewer
+ * warps where there is not enough for two stages each. False: there is not even for the fewest. */
+static bool plan_stream(linear_args *a, ops_type type, int32_t rows, int32_t warps, int32_t bytes) {
+  const int32_t blocks = stream_blocks(*a), span = a->parts * (a->swiglu ? 2 : 1);
+  const int32_t slots = (a->groups + blocks - 1) / blocks * span;
+  a->each = a->groups / blocks;
+  a->more = a->groups % blocks;
+  for (; warps >= span; warps /= 2) {
+    const int32_t most = warps / span * span;
+    a->stream.turns = (slots + most - 1) / most;
+    a->stream.warps = round_up((slots + a->stream.turns - 1) / a->stream.turns, span);
+    for (a->stream.depth = STREAM_DEPTH; a->stream.depth > 1; a->stream.depth--)
+      if (stream_bytes(*a, type, rows) <= bytes) return true;
+  }
+  return false;
+}
+
+/* A warp for each slot that is summed at once, and for each chunk of the rows. */
+static int32_t few_threads(const linear_args &a, int32_t rows) {
+  const int32_t chunks = rows * activation_chunks(a.columns);
+  const int32_t makers = chunks < LINEAR_STREAM_WARPS ? chunks : LINEAR_STREAM_WARPS;
+  return (makers > a.stream.warps ? makers : a.stream.warps) * DEVICE_LANES;
+}
+
+static bool launch_few(cudaStream_t stream, linear_args a, ops_type type) {
+  const int32_t rows = a.rows.bucket == 3 ? 4 : a.rows.bucket; /* as the kernels have it */
+  a.stream.form_bytes = rows * LINEAR_FEW_FORM;
+  if (rows > LINEAR_FEW_ROWS || !plan_stream(&a, type, rows, LINEAR_STREAM_WARPS, launch_shared_max()))
+    return false;
+  launch_early(linear_few_kernel(type, rows), dim3((unsigned)stream_blocks(a)),
+               dim3((unsigned)few_threads(a, rows)), (size_t)stream_bytes(a, type, rows), stream, a);
+  return true;
+}
+
+static bool launch_tiles(cudaStream_t stream, linear_args a, ops_type type, cuda_tile *room) {
+  const int32_t tiles = cuda_tile_rows(a.rows.bucket), rows = tiles * CUDA_TILE_ROWS;
+  const linear_input in = a.input;
+  a.input = {nullptr, nullptr, 0.0f, room};
+  a.stream.form_bytes = tiles * (int32_t)sizeof(cuda_tile);
+  bool planned = plan_stream(&a, type, rows, LINEAR_STREAM_WARPS, launch_shared_max());
+  if (!planned) {
+    a.stream.form_bytes = 0;
+    planned = plan_stream(&a, type, rows, TILES_WARPS, TILES_SHARED);
+  }
+  if (!planned) return false;
+  rows_prepare(stream, {a.rows, in.x, in.weight, in.eps, a.columns, nullptr, room});
+  launch_early(linear_tiles_kernel(type, tiles), dim3((unsigned)stream_blocks(a)),
+               dim3((unsigned)(a.stream.warps * DEVICE_LANES)), (size_t)stream_bytes(a, type, rows), stream,
+               a);
+  return true;
+}
+
+/* Small linears and those of many rows are done sooner by the blocks of linear_int8.cu. */
+static bool streams(const linear_args &a) {
+  const int64_t groups = (int64_t)a.groups * (a.swiglu ? 2 : 1);
+  return a.rows.bucket <= STREAM_ROWS &&
+         groups * (a.columns / OPS_BLOCK) >= (int64_t)STREAM_BLOCKS * launch_processors();
+}
+
 static void launch_int8(cudaStream_t stream, linear_args a, ops_type type, cuda_tile *room) {
+  if (streams(a) && (launch_few(stream, a, type) || launch_tiles(stream, a, type, room))) return;
   a.units = int8_units(a, type);
+  a.each = a.swiglu ? 1 : a.units;
   const int32_t tiles = int8_tiles(a), rows = tiles * CUDA_TILE_ROWS;
   a.slices = int8_slices(a, type, tiles);
   int8_input(stream, &a, type, tiles, room);
@@ -98,6 +182,7 @@ static void launch_f32(cudaStream_t stream, linear_args a, ops_type type, float 
     a.input = {room, nullptr, 0.0f, nullptr};
   }
   a.units = a.swiglu ? 2 : LINEAR_F32_SLOTS / a.parts / 2;
+  a.each = a.swiglu ? 1 : a.units;
   const int32_t slots = a.units * a.parts, blocks = a.swiglu ? a.groups : (a.groups + a.units - 1) / a.units;
   launch_early(linear_f32_kernel(type), dim3((unsigned)blocks, (unsigned)((a.rows.bucket + rows - 1) / rows)),
                dim3((unsigned)(slots * OPS_GROUP)), (size_t)(slots * rows * OPS_GROUP) * sizeof(float),
@@ -131,7 +216,8 @@ void cuda_linear(cudaStream_t stream, cuda_rows rows, const cuda_linear_job *job
   assert(count <= CUDA_JOBS_MAX && (!store || count == sizeof roles / sizeof *roles));
   for (int32_t first = 0, n; first < count; first += n) {
     n = jobs_alike(jobs + first, count - first);
-    linear_args a = {rows, input_of(norm, x), x.columns, parts_of(jobs[first].w), 1, 0, n, 1, false, {}, {}};
+    linear_args a = {
+        rows, input_of(norm, x), x.columns, parts_of(jobs[first].w), 1, 0, n, 1, 0, 1, false, {}, {}, {}};
     if (store) a.store = *store;
     for (int32_t i = 0; i < n; i++) {
       const cuda_linear_job &job = jobs[first + i];
@@ -146,8 +232,8 @@ void cuda_linear(cudaStream_t stream, cuda_rows rows, const cuda_linear_job *job
 void cuda_linear_swiglu(cudaStream_t stream, cuda_rows rows, cuda_weight gate, cuda_weight up,
                         const cuda_norm_source *norm, cuda_act x, float *y) {
   assert(gate.type == up.type && gate.rows == up.rows && gate.columns == up.columns);
-  linear_args a = {rows, input_of(norm, x), x.columns, parts_of(gate), 1, groups_of(gate), 2, 1, true, {},
-                   {}};
+  linear_args a = {
+      rows, input_of(norm, x), x.columns, parts_of(gate), 1, groups_of(gate), 2, 1, 0, 1, true, {}, {}, {}};
   a.matrix[0] = matrix_of({gate, y, false, nullptr}, 0, LINEAR_PLAIN);
   a.matrix[1] = matrix_of({up, nullptr, false, nullptr}, 0, LINEAR_PLAIN);
   launch(stream, a, gate.type, x);

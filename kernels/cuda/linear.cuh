@@ -7,6 +7,7 @@
  * be cut into slices for several warps: these leave the terms, which are then added in their order. */
 #pragma once
 
+#include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cache.cuh"
 #include "kernels/cuda/weights.cuh"
 
@@ -34,9 +35,15 @@ struct linear_args {
   cuda_rows rows;
   linear_input input;
   int32_t columns, parts, units, groups, matrices;
-  int32_t slices; /* warps of a slot; int8 */
+  int32_t each, more; /* groups of a block; blocks that have one more */
+  int32_t slices;     /* warps of a slot; int8 */
   bool swiglu;
   cuda_store store; /* for the roles; angles NULL: all are plain */
+  struct {
+    int32_t warps, turns; /* the slots of a block: each warp sums one a turn */
+    int32_t depth;        /* stages of a warp's ring, 2 or more */
+    int32_t form_bytes;   /* of a block of all rows in shared memory; 0: the tiles are read where they are */
+  } stream;               /* linear_stream.cuh */
   linear_matrix matrix[CUDA_JOBS_MAX];
 };
 
@@ -46,26 +53,26 @@ struct linear_slot {
   int32_t first, end;
 };
 
-/* The group of a unit of this block; -1: the last block has fewer. */
+/* The group of a unit of this block; -1: it has fewer. The first blocks have one more. */
 DEVICE_CODE int32_t linear_group(const linear_args &a, int32_t unit, int32_t *matrix) {
-  if (a.swiglu) {
-    *matrix = unit;
-    return (int32_t)blockIdx.x;
-  }
-  const int32_t group = (int32_t)blockIdx.x * a.units + unit;
-  if (group >= a.groups) return -1;
-  *matrix = 0;
+  const int32_t block = (int32_t)blockIdx.x, more = block < a.more ? block : a.more;
+  const int32_t at = a.swiglu ? unit / 2 : unit, group = block * a.each + more + at;
+  if (at >= a.each + (block < a.more) || group >= a.groups) return -1;
+  *matrix = a.swiglu ? unit % 2 : 0;
+  if (a.swiglu) return group;
   DEVICE_NO_UNROLL
   while (*matrix + 1 < a.matrices && group >= a.matrix[*matrix + 1].first_group) ++*matrix;
   return group - a.matrix[*matrix].first_group;
 }
 
 template <ops_type TYPE> DEVICE_CODE linear_slot linear_slot_at(const linear_args &a, int32_t slot) {
-  int32_t matrix, part = slot % a.parts, blocks = (a.columns + OPS_BLOCK - 1) / OPS_BLOCK;
-  const int32_t group = linear_group(a, slot / a.parts, &matrix);
+  static_assert(LINEAR_PARTS == 4, "without divisions");
+  int32_t matrix, blocks = (a.columns + OPS_BLOCK - 1) / OPS_BLOCK;
+  const bool parted = a.parts > 1;
+  const int32_t group = linear_group(a, parted ? slot >> 2 : slot, &matrix), part = slot & 3;
   if (group < 0) return {nullptr, 0, 0};
   return {a.matrix[matrix].data + (size_t)group * weights<TYPE>::group_bytes(a.columns),
-          blocks * part / a.parts, blocks * (part + 1) / a.parts};
+          parted ? blocks * part >> 2 : 0, parted ? blocks * (part + 1) >> 2 : blocks};
 }
 
 /* The sum of a unit's parts, whose sums lie `stride` apart. */
@@ -75,6 +82,10 @@ DEVICE_CODE float linear_sum(const float *part, int32_t parts, int32_t stride) {
 }
 
 /* --- outputs: what a thread knows of one before the sums are there --- */
+
+struct linear_units { /* of a block, that are finished together */
+  int32_t first, count;
+};
 
 struct linear_output {
   int32_t matrix, row, output; /* matrix < 0: there is none */
@@ -94,13 +105,22 @@ DEVICE_CODE void linear_find_slot(const linear_args &a, linear_output &o) {
   o.slot = cache_row_to_write(a.store.kv, *batch, row);
 }
 
-/* Output i of the block's, of rows [first, first + rows). Reads the batch and weights alone. */
-DEVICE_CODE linear_output linear_output_at(const linear_args &a, int32_t i, int32_t rows_max, int32_t first,
-                                           int32_t rows) {
-  const int32_t lane = i % OPS_GROUP, row = i / OPS_GROUP % rows, unit = i / OPS_GROUP / rows;
+DEVICE_CODE linear_output linear_no_output() {
   linear_output o = {};
-  int32_t matrix, group = unit < (a.swiglu ? 1 : a.units) ? linear_group(a, unit, &matrix) : -1;
   o.matrix = -1;
+  return o;
+}
+
+/* Output i of units [units.first, units.first + units.count) of the block, of rows [first, first + rows).
+ * Reads the batch and weights alone. */
+DEVICE_CODE linear_output linear_output_at(const linear_args &a, linear_units units, int32_t i,
+                                           int32_t rows_max, int32_t first, int32_t rows) {
+  const int32_t each = a.swiglu ? 2 : 1; /* units of an output */
+  if (i / OPS_GROUP * each >= units.count * rows_max) return linear_no_output();
+  const int32_t lane = i % OPS_GROUP, row = i / OPS_GROUP % rows_max, unit = i / OPS_GROUP / rows_max * each;
+  linear_output o = linear_no_output();
+  int32_t matrix,
+      group = unit < units.count && row < rows ? linear_group(a, units.first + unit, &matrix) : -1;
   if (group < 0 || group * OPS_GROUP + lane >= a.matrix[matrix].rows) return o;
   o.matrix = matrix;
   o.row = first + row;
@@ -156,22 +176,24 @@ DEVICE_CODE float linear_value(const linear_args &a, const linear_output &o, con
 }
 
 /* For the outputs after a thread's first: not twice in the code. */
-static DEVICE_NO_INLINE linear_output linear_output_later(const linear_args &a, int32_t i, int32_t rows_max,
-                                                          int32_t first, int32_t rows) {
-  linear_output o = linear_output_at(a, i, rows_max, first, rows);
+static DEVICE_NO_INLINE linear_output linear_output_later(const linear_args &a, linear_units units, int32_t i,
+                                                          int32_t rows_max, int32_t first, int32_t rows) {
+  linear_output o = linear_output_at(a, units, i, rows_max, first, rows);
   linear_output_load(a, o);
   return o;
 }
 
-/* sums [slots][rows_max][OPS_GROUP] of all threads of the block; writes rows [first, first + rows). mine:
- * output threadIdx.x of the block's. Two outputs that are rotated together are those of neighbouring lanes.
- */
-DEVICE_CODE void linear_finish(const linear_args &a, const float *sums, int32_t rows_max, int32_t first,
-                               int32_t rows, linear_output mine) {
-  const int32_t stride = rows_max * OPS_GROUP, count = (a.swiglu ? 1 : a.units) * rows * OPS_GROUP;
+/* sums [slots of the units][rows_max][OPS_GROUP] of all threads of the block; writes rows [first, first +
+ * rows). mine: output threadIdx.x of the units', where it is known. Two outputs that are rotated together are
+ * those of neighbouring lanes. */
+DEVICE_CODE void linear_finish(const linear_args &a, linear_units units, const float *sums, int32_t rows_max,
+                               int32_t first, int32_t rows, linear_output mine, bool known) {
+  const int32_t stride = rows_max * OPS_GROUP,
+                count = units.count / (a.swiglu ? 2 : 1) * rows_max * OPS_GROUP;
   DEVICE_NO_UNROLL
   for (int32_t begin = 0; begin < count; begin += (int32_t)blockDim.x) {
-    if (begin > 0) mine = linear_output_later(a, begin + (int32_t)threadIdx.x, rows_max, first, rows);
+    if (begin > 0 || !known)
+      mine = linear_output_later(a, units, begin + (int32_t)threadIdx.x, rows_max, first, rows);
     float value = mine.matrix >= 0 ? linear_value(a, mine, sums, stride) : 0.0f;
     if (a.store.angles) {
       const float other = __shfl_xor_sync(DEVICE_WARP, value, 1);
@@ -203,14 +225,16 @@ struct linear_term {
  * leave terms nor those that add them meet in a bank. */
 constexpr int32_t LINEAR_TERM_ROW = OPS_GROUP + 1;
 
-/* Floats between two rows of a norm's input: those of four rows, which a warp reads at once, lie in different
- * banks. */
-PORTABLE int32_t linear_stride(int32_t columns) {
-  return columns + CPU_LANES;
+/* Rows [first, first + count) of the input. */
+DEVICE_CODE activation_rows linear_rows(const linear_args &a, int32_t first, int32_t count) {
+  const linear_input &in = a.input;
+  if (a.rows.head && in.weight)
+    return {in.x, a.rows.batch->head_rows + first, count, a.columns, in.weight, in.eps};
+  return {in.x + (size_t)first * (size_t)a.columns, nullptr, count, a.columns, in.weight, in.eps};
 }
 
 struct linear_layout { /* where things begin */
-  int32_t ring, tiles, rows, scales, sums, terms, bytes;
+  int32_t ring, tiles, norm, sums, terms, bytes;
 };
 
 PORTABLE linear_layout linear_layout_of(int32_t ring_bytes, int32_t tiles, const linear_args &a) {
@@ -219,21 +243,47 @@ PORTABLE linear_layout linear_layout_of(int32_t ring_bytes, int32_t tiles, const
   const int32_t rows = tiles * CUDA_TILE_ROWS, blocks = columns / OPS_BLOCK;
   linear_layout at = {};
   at.tiles = slots * a.slices * ring_bytes;
-  at.rows = at.tiles + (in.x ? tiles * blocks * (int32_t)sizeof(cuda_tile) : 0);
-  at.scales = at.rows + (in.weight ? rows * linear_stride(columns) * (int32_t)sizeof(float) : 0);
-  at.sums = at.scales + rows * (int32_t)sizeof(float);
+  at.norm = at.tiles + (in.x ? tiles * blocks * (int32_t)sizeof(cuda_tile) : 0);
+  at.sums = at.norm + (in.weight ? rows * activation_chunks(columns) * (int32_t)sizeof(float) : 0);
   at.terms = (at.sums + slots * rows * OPS_GROUP * (int32_t)sizeof(float) + 15) / 16 * 16;
   at.bytes = at.terms;
   if (a.slices > 1) at.bytes += slots * blocks * rows * LINEAR_TERM_ROW * (int32_t)sizeof(linear_term);
   return at;
 }
 
-/* Kernels by type; NULL where there is none. The int8 ones take one or two tiles of rows a block. */
+/* --- int8, weights as streams (linear_stream.cuh) --- */
+
+constexpr int32_t LINEAR_STREAM_STAGE = 4;  /* blocks, where there are no sub-scales */
+constexpr int32_t LINEAR_STREAM_WARPS = 24; /* of a block at most */
+constexpr int32_t LINEAR_FEW_ROWS = 4;      /* of linear_few.cu at most */
+constexpr int32_t LINEAR_FEW_FORM = 48;     /* bytes of the int8 form of a block of a row there */
+
+struct linear_stream_layout { /* where things begin; the rings do so at 0 */
+  int32_t ring_each, forms, norm, sums, bytes;
+};
+
+PORTABLE linear_stream_layout linear_stream_layout_of(int32_t stage_bytes, int32_t rows,
+                                                      const linear_args &a) {
+  const bool norm = a.input.x && a.input.weight;
+  linear_stream_layout at = {};
+  at.ring_each = a.stream.depth * stage_bytes;
+  at.forms = a.stream.warps * at.ring_each;
+  at.sums = at.forms + a.columns / OPS_BLOCK * a.stream.form_bytes;
+  at.norm = at.sums + a.stream.warps * rows * OPS_GROUP * (int32_t)sizeof(float);
+  at.bytes = at.norm + (norm ? rows * activation_chunks(a.columns) * (int32_t)sizeof(float) : 0);
+  return at;
+}
+
+/* Kernels by type; NULL where there is none. The int8 ones take one or two tiles of rows a block, or a few
+ * rows. */
 typedef void linear_kernel(const linear_args);
 linear_kernel *linear_int8_kernel(ops_type type, int32_t tiles);
+linear_kernel *linear_few_kernel(ops_type type, int32_t rows);    /* rows: 1, 2 or 4 */
+linear_kernel *linear_tiles_kernel(ops_type type, int32_t tiles); /* tiles: 1 or 2; they are there */
 linear_kernel *linear_f32_kernel(ops_type type);
-int32_t linear_ring_bytes(ops_type type); /* of a warp of an int8 kernel */
-bool linear_int8_slices(ops_type type);   /* whether its kernel can slice */
+int32_t linear_ring_bytes(ops_type type);  /* of a warp of an int8 kernel */
+int32_t linear_stage_bytes(ops_type type); /* of a stage of a stream */
+bool linear_int8_slices(ops_type type);    /* whether its kernel can slice */
 
 constexpr int32_t LINEAR_F32_ROWS = 8;   /* of a block */
 constexpr int32_t LINEAR_F32_SLOTS = 16; /* at most */

@@ -38,7 +38,7 @@ template <ops_type TYPE> static __global__ void linear_f32(const __grid_constant
                 rows = left < LINEAR_F32_ROWS ? left : LINEAR_F32_ROWS;
   linear_output mine = {};
   mine.matrix = -1;
-  if (rows > 0) mine = linear_output_at(a, (int32_t)threadIdx.x, LINEAR_F32_ROWS, first, rows);
+  if (rows > 0) mine = linear_output_at(a, {0, a.units}, (int32_t)threadIdx.x, LINEAR_F32_ROWS, first, rows);
   device_wait_for_previous();
   if (rows <= 0) return;
   linear_output_load(a, mine);
@@ -47,7 +47,7 @@ template <ops_type TYPE> static __global__ void linear_f32(const __grid_constant
     if (s.group) sum_slot<TYPE>(a, s, first, rows, sums + slot * LINEAR_F32_ROWS * OPS_GROUP);
   }
   __syncthreads();
-  linear_finish(a, sums, LINEAR_F32_ROWS, first, rows, mine);
+  linear_finish(a, {0, a.units}, sums, LINEAR_F32_ROWS, first, rows, mine, true);
 }
 
 linear_kernel *linear_f32_kernel(ops_type type) {

@@ -1,99 +1,10 @@
-/* linear_int8.cu - linears of quantised weights and int8 activations.
+/* linear_int8.cu - linears of quantised weights and int8 activations: small ones, and those of many rows.
  *
  * A warp sums 16 outputs over the blocks of one part, for one or two tiles of 8 rows. The weights come
  * through a ring in shared memory, which it begins to fill before the previous kernel has ended. A tensor
  * core multiplies the 16 outputs of a block with a tile: exact integers, so that its order does not matter.
  */
-#include "kernels/cuda/activations.cuh"
-#include "kernels/cuda/linear.cuh"
-
-/* --- a block of weights times a tile --- */
-
-/* What thread (g, j) has of a block's scales: of outputs 2 g and 2 g + 1. */
-struct block_scales {
-  float2 d, m;                  /* as cpu_scale_at makes them; with two sub-scales as they are kept */
-  int32_t sub[2][2], min[2][2]; /* [output][half] */
-};
-
-template <ops_type TYPE> DEVICE_CODE block_scales scales_at(const cpu_block &k, int32_t g) {
-  constexpr cpu_format F = weight_format_of(TYPE);
-  block_scales s = {};
-  s.d = weight_halves(k.scales, g);
-  if constexpr (F.minima) s.m = weight_halves(k.scales + CPU_HALVES, g);
-  if constexpr (F.sub == 32) {
-    const uint32_t sub = device_load<uint16_t>(k.sub + 2 * g),
-                   min = device_load<uint16_t>(k.sub + OPS_GROUP + 2 * g);
-    s.d.x = s.d.x * (float)(sub & 255), s.d.y = s.d.y * (float)(sub >> 8);
-    s.m.x = -(s.m.x * (float)(min & 255)), s.m.y = -(s.m.y * (float)(min >> 8));
-  }
-  if constexpr (F.sub == 16) {
-    for (int32_t i = 0; i < 4; i++) {
-      const uint32_t both = device_load<uint32_t>(k.sub + 4 * g) >> 8 * i & 255;
-      s.sub[i / 2][i % 2] = F.minima ? (int32_t)(both & 15) : (int32_t)(int8_t)both;
-      s.min[i / 2][i % 2] = (int32_t)(both >> 4);
-    }
-  }
-  return s;
-}
-
-/* The thread's part of a tile's block: rows 2 j and 2 j + 1. */
-struct tile_part {
-  uint32_t q[2]; /* words j and j + 4 of row g */
-  float scale[2], sum[2];
-  int32_t half[2][2]; /* [row][half] */
-};
-
-DEVICE_CODE tile_part tile_at(const cuda_tile *t, int32_t g, int32_t j) {
-  const uint2 q = device_load<uint2>(&t->q[g][2 * j]);
-  const float4 s = device_load<float4>(t->scale_sum[2 * j]);
-  const int2 h = device_load<int2>(t->halves[2 * j]);
-  return {{q.x, q.y}, {s.x, s.z}, {s.y, s.w}, {{(int16_t)h.x, h.x >> 16}, {(int16_t)h.y, h.y >> 16}}};
-}
-
-/* terms: as acc; c and d are undefined where there are no minima. */
-template <ops_type TYPE>
-DEVICE_CODE void find_terms(const block_scales &s, const uint32_t a[4], const tile_part &t,
-                            linear_term terms[4]) {
-  constexpr cpu_format F = weight_format_of(TYPE);
-  constexpr bool is_signed = (F.bits & 8) != 0;
-  constexpr int32_t bias = is_signed ? 0 : F.bias;
-  const int32_t less[2] = {bias * (t.half[0][0] + t.half[0][1]), bias * (t.half[1][0] + t.half[1][1])};
-  int32_t sum[4] = {-less[0], -less[1], -less[0], -less[1]};
-  device_multiply_32<is_signed>(sum, a, t.q);
-  for (int32_t i = 0; i < 4; i++)
-    terms[i] = {(i < 2 ? s.d.x : s.d.y) * t.scale[i % 2], (float)sum[i], i < 2 ? s.m.x : s.m.y, t.sum[i % 2]};
-}
-
-template <ops_type TYPE> DEVICE_CODE float add_term(const linear_term &t, float sum) {
-  sum = fmaf(t.a, t.b, sum);
-  return weight_format_of(TYPE).minima ? fmaf(t.c, t.d, sum) : sum;
-}
-
-template <ops_type TYPE>
-DEVICE_CODE void add_one_scale(const block_scales &s, const uint32_t a[4], const tile_part &t, float acc[4]) {
-  linear_term terms[4];
-  find_terms<TYPE>(s, a, t, terms);
-  for (int32_t i = 0; i < 4; i++) acc[i] = add_term<TYPE>(terms[i], acc[i]);
-}
-
-template <ops_type TYPE>
-DEVICE_CODE void add_two_scales(const block_scales &s, const uint32_t a[4], const tile_part &t,
-                                float acc[4]) {
-  constexpr cpu_format F = weight_format_of(TYPE);
-  int32_t sum[2][4];
-  for (int32_t h = 0; h < 2; h++) {
-    const int32_t less[2] = {F.bias * t.half[0][h], F.bias * t.half[1][h]};
-    for (int32_t i = 0; i < 4; i++) sum[h][i] = -less[i % 2];
-    device_multiply_16(sum[h], a + 2 * h, t.q + h);
-  }
-  for (int32_t i = 0; i < 4; i++) {
-    const int32_t total = s.sub[i / 2][0] * sum[0][i] + s.sub[i / 2][1] * sum[1][i];
-    acc[i] = fmaf((i < 2 ? s.d.x : s.d.y) * t.scale[i % 2], (float)total, acc[i]);
-    if (!F.minima) continue;
-    const int32_t least = s.min[i / 2][0] * t.half[i % 2][0] + s.min[i / 2][1] * t.half[i % 2][1];
-    acc[i] = fmaf(-((i < 2 ? s.m.x : s.m.y) * t.scale[i % 2]), (float)least, acc[i]);
-  }
-}
+#include "kernels/cuda/linear_product.cuh"
 
 /* --- blocks that a warp holds before the previous kernel has ended: those of its first stage --- */
 
@@ -101,7 +12,7 @@ template <ops_type TYPE, int TILES>
 constexpr bool linear_holds = TILES == 1 && weight_format_of(TYPE).sub != 16; /* has registers for them */
 
 struct held_stage {
-  block_scales scales[WEIGHT_STAGE];
+  linear_scales scales[WEIGHT_STAGE];
   uint32_t a[WEIGHT_STAGE][4];
 };
 
@@ -110,7 +21,7 @@ template <ops_type TYPE> DEVICE_CODE void hold_stage(const uint8_t *from, held_s
   DEVICE_UNROLL
   for (int32_t i = 0; i < WEIGHT_STAGE; i++) {
     const cpu_block k = cpu_block_at(from, weight_format_of(TYPE), (size_t)i);
-    h.scales[i] = scales_at<TYPE>(k, lane / 4);
+    h.scales[i] = linear_scales_at<TYPE>(k, lane / 4);
     weight_fragment<TYPE>(k.planes, lane / 4, lane % 4, h.a[i]);
   }
 }
@@ -124,7 +35,7 @@ DEVICE_CODE void add_held(const linear_slot &s, int32_t at, const held_stage &h,
   for (int32_t i = 0; i < WEIGHT_STAGE; i++) {
     const int32_t block = at + i < s.end ? at + i : s.end - 1;
     float sum[4] = {acc[0], acc[1], acc[2], acc[3]};
-    add_one_scale<TYPE>(h.scales[i], h.a[i], tile_at(tiles + block, lane / 4, lane % 4), sum);
+    linear_add_one_scale<TYPE>(h.scales[i], h.a[i], linear_tile_at(tiles + block, lane / 4, lane % 4), sum);
     for (int32_t k = 0; k < 4; k++) acc[k] = at + i >= s.first && at + i < s.end ? sum[k] : acc[k];
   }
 }
@@ -149,7 +60,7 @@ DEVICE_CODE void put_terms(const linear_slot &s, const held_stage &h, const cuda
     const int32_t block = s.first + i < s.end ? s.first + i : s.end - 1;
     linear_term *to = terms + (block * rows + 2 * j) * LINEAR_TERM_ROW + g;
     linear_term found[4];
-    find_terms<TYPE>(h.scales[i], h.a[i], tile_at(tiles + block, g, j), found);
+    linear_find_terms<TYPE>(h.scales[i], h.a[i], linear_tile_at(tiles + block, g, j), found);
     for (int32_t k = 0; k < 4; k++)
       if (s.first + i < s.end && 2 * j + k % 2 < rows)
         to[k % 2 * LINEAR_TERM_ROW + k / 2 * (OPS_GROUP / 2)] = found[k];
@@ -167,7 +78,7 @@ DEVICE_CODE void add_terms(const linear_args &a, const linear_term *terms, int32
     const linear_term *t = terms + slot * blocks * each + row * LINEAR_TERM_ROW + at % OPS_GROUP;
     float sum = 0.0f;
     DEVICE_UNROLL_BY(6)
-    for (int32_t block = 0; block < blocks; block++) sum = add_term<TYPE>(t[block * each], sum);
+    for (int32_t block = 0; block < blocks; block++) sum = linear_add_term<TYPE>(t[block * each], sum);
     sums[(slot * CUDA_TILE_ROWS + row) * OPS_GROUP + output_of_term(at % OPS_GROUP)] = sum;
   }
 }
@@ -180,24 +91,6 @@ DEVICE_CODE void sum_slices(const linear_args &a, const linear_slot &s, int32_t 
   if (s.group) put_terms<TYPE>(s, h, tiles, rows, terms + own * each);
   __syncthreads();
   add_terms<TYPE>(a, terms, rows, sums);
-}
-
-/* Tiles of further rows lie `tile_stride` tiles apart. */
-template <ops_type TYPE, int TILES>
-DEVICE_CODE void add_block(const cpu_block &k, const cuda_tile *tile, size_t tile_stride,
-                           float acc[TILES][4]) {
-  const int32_t lane = (int32_t)threadIdx.x % DEVICE_LANES, g = lane / 4, j = lane % 4;
-  const block_scales s = scales_at<TYPE>(k, g);
-  uint32_t a[4];
-  weight_fragment<TYPE>(k.planes, g, j, a);
-  DEVICE_UNROLL
-  for (int32_t i = 0; i < TILES; i++) {
-    const tile_part t = tile_at(tile + (size_t)i * tile_stride, g, j);
-    if constexpr (weight_format_of(TYPE).sub == 16)
-      add_two_scales<TYPE>(s, a, t, acc[i]);
-    else
-      add_one_scale<TYPE>(s, a, t, acc[i]);
-  }
 }
 
 /* --- the ring: a warp's own, of stages of WEIGHT_STAGE blocks --- */
@@ -242,7 +135,7 @@ DEVICE_CODE void hold_first_stage(const linear_slot &s, uint8_t *ring, held_stag
 
 template <ops_type TYPE, int TILES>
 DEVICE_CODE void add_blocks(const linear_slot &s, uint8_t *ring, const held_stage &held,
-                            const cuda_tile *tiles, size_t tile_stride, float acc[TILES][4]) {
+                            const cuda_tile *tiles, size_t tile_stride, int32_t there, float acc[TILES][4]) {
   constexpr bool holds = linear_holds<TYPE, TILES>;
   [[maybe_unused]] constexpr int32_t overlapped = holds ? 2 : WEIGHT_STAGE;
   const int32_t begin = stages_begin<TYPE>(s), stages = (s.end - begin + WEIGHT_STAGE - 1) / WEIGHT_STAGE;
@@ -258,7 +151,7 @@ DEVICE_CODE void add_blocks(const linear_slot &s, uint8_t *ring, const held_stag
     for (int32_t i = 0; i < WEIGHT_STAGE; i++) {
       if (at + i < s.first || at + i >= s.end) continue;
       const cpu_block k = cpu_block_at(from, weight_format_of(TYPE), (size_t)i);
-      add_block<TYPE, TILES>(k, tiles + at + i, tile_stride, acc);
+      linear_add_block<TYPE, TILES>(k, tiles + at + i, tile_stride, there, acc);
     }
     __syncwarp();
     copy_stage<TYPE>(s, stage + weights<TYPE>::STAGES, ring);
@@ -267,61 +160,16 @@ DEVICE_CODE void add_blocks(const linear_slot &s, uint8_t *ring, const held_stag
 
 /* --- a block --- */
 
-/* The weights of the norm are there before the previous kernel has ended. */
-DEVICE_CODE void ask_for_norm(const linear_args &a) {
-  constexpr int32_t each = DEVICE_LINE / (int32_t)sizeof(float);
-  DEVICE_NO_UNROLL
-  for (int32_t i = (int32_t)threadIdx.x * each; a.input.weight && i < a.columns;
-       i += (int32_t)blockDim.x * each)
-    device_prefetch(a.input.weight + i);
-}
-
-/* Rows [first, first + count) of the norm's input. All of them are on their way at once. */
-DEVICE_CODE void copy_rows(const linear_args &a, int32_t first, int32_t count, float *to) {
-  const int32_t step = (int32_t)blockDim.x * 4;
-  DEVICE_NO_UNROLL
-  for (int32_t row = 0; row < count; row++) {
-    const int32_t from = a.rows.head ? a.rows.batch->head_rows[first + row] : first + row;
-    DEVICE_NO_UNROLL
-    for (int32_t k = (int32_t)threadIdx.x * 4; k < a.columns; k += step)
-      device_copy_16(to + row * linear_stride(a.columns) + k,
-                     a.input.x + (size_t)from * (size_t)a.columns + k);
-  }
-  device_copies_end();
-  device_copies_wait<0>();
-}
-
 /* The tiles of rows [first, first + count): where they are, or made in shared memory. */
 template <int TILES>
 DEVICE_CODE const cuda_tile *tiles_of(const linear_args &a, const linear_layout &at, uint8_t *memory,
-                                      int32_t first, int32_t count, const activation_walk &walk) {
+                                      int32_t first, int32_t count, const activation_walk &walk,
+                                      const activation_weight &weight) {
   const linear_input &in = a.input;
   if (!in.x) return in.tiles + (size_t)(first / CUDA_TILE_ROWS) * (size_t)(a.columns / OPS_BLOCK);
-  cuda_tile *tiles = (cuda_tile *)(memory + at.tiles);
-  activation_rows rows = {in.x + (size_t)first * (size_t)a.columns, (size_t)a.columns, count, a.columns};
-  float *scales = (float *)(memory + at.scales);
-  if (in.weight) {
-    float *copy = (float *)(memory + at.rows);
-    copy_rows(a, first, count, copy);
-    rows.x = copy;
-    rows.stride = (size_t)linear_stride(a.columns);
-    __syncthreads();
-    activation_norms(rows, in.eps, scales);
-    __syncthreads();
-  }
-  activation_tiles(rows, in.weight, scales, tiles, 0, walk);
-  __syncthreads();
-  return tiles;
-}
-
-/* The thread's outputs to sums [row][OPS_GROUP] of its warp. */
-template <int TILES> DEVICE_CODE void put_sums(const float acc[TILES][4], float *sums) {
-  const int32_t lane = (int32_t)threadIdx.x % DEVICE_LANES, g = lane / 4, j = lane % 4;
-  for (int32_t i = 0; i < TILES; i++) {
-    float *row = sums + (i * CUDA_TILE_ROWS + 2 * j) * OPS_GROUP + 2 * g;
-    device_store(row, float2{acc[i][0], acc[i][2]});
-    device_store(row + OPS_GROUP, float2{acc[i][1], acc[i][3]});
-  }
+  const activation_tiles tiles = {(cuda_tile *)(memory + at.tiles), a.columns / OPS_BLOCK, 0};
+  activation_forms(linear_rows(a, first, count), walk, weight, (float *)(memory + at.norm), tiles);
+  return tiles.tiles;
 }
 
 /* The slot becomes its slice. */
@@ -348,16 +196,15 @@ static __global__ void __launch_bounds__(LINEAR_THREADS_MAX, 1)
   const int32_t left = linear_row_count(a.rows) - first, count = left < rows_max ? left : rows_max;
   const activation_walk walk = activation_walk_of(a.columns);
   held_stage held;
-  linear_output mine = {};
-  mine.matrix = -1;
-  if (count > 0) mine = linear_output_at(a, (int32_t)threadIdx.x, rows_max, first, count);
-  ask_for_norm(a);
+  linear_output mine = linear_no_output();
+  if (count > 0) mine = linear_output_at(a, {0, a.units}, (int32_t)threadIdx.x, rows_max, first, count);
+  const activation_weight weight = activation_weight_of(linear_rows(a, first, count), walk);
   if constexpr (linear_holds<TYPE, TILES>) hold_first_stage<TYPE>(slot, ring, held);
   device_wait_for_previous();
   device_let_next_begin();
   if (count <= 0) return;
   linear_output_load(a, mine);
-  const cuda_tile *tiles = tiles_of<TILES>(a, at, memory, first, count, walk);
+  const cuda_tile *tiles = tiles_of<TILES>(a, at, memory, first, count, walk, weight);
   float *sums = (float *)(memory + at.sums);
   bool sliced = false;
   if constexpr (linear_slices<TYPE, TILES>) sliced = a.slices > 1;
@@ -365,13 +212,12 @@ static __global__ void __launch_bounds__(LINEAR_THREADS_MAX, 1)
     sum_slices<TYPE>(a, slot, own, held, tiles, count, (linear_term *)(memory + at.terms), sums);
   } else {
     float acc[TILES][4] = {};
-    /* Where there is one tile of rows only, it is taken twice: the next one may not exist. */
-    const size_t stride = count > CUDA_TILE_ROWS ? (size_t)(a.columns / OPS_BLOCK) : 0;
-    add_blocks<TYPE, TILES>(slot, ring, held, tiles, stride, acc);
-    if (own < slots) put_sums<TILES>(acc, sums + own * rows_max * OPS_GROUP);
+    add_blocks<TYPE, TILES>(slot, ring, held, tiles, (size_t)(a.columns / OPS_BLOCK), cuda_tile_rows(count),
+                            acc);
+    if (own < slots) linear_put_sums<TILES>(acc, sums + own * rows_max * OPS_GROUP);
   }
   __syncthreads();
-  linear_finish(a, sums, rows_max, first, count, mine);
+  linear_finish(a, {0, a.units}, sums, rows_max, first, count, mine, true);
 }
 
 linear_kernel *linear_int8_kernel(ops_type type, int32_t tiles) {

@@ -67,32 +67,42 @@ void cuda_capture(cudaStream_t stream, cuda_rows rows, int32_t bucket, const flo
 
 /* --- norms and the int8 form: a row a block --- */
 
-/* The row in shared memory, and after it its scale. */
+/* Of any number of columns. */
+static __device__ void norm_row(const float *x, const float *weight, int32_t n, float eps, float *sums,
+                                float *y) {
+  const int32_t warp = (int32_t)threadIdx.x / DEVICE_LANES, lane = (int32_t)threadIdx.x % DEVICE_LANES;
+  float v[ACTIVATION_EACH];
+  for (int32_t i = warp; i < activation_chunks(n); i += (int32_t)blockDim.x / DEVICE_LANES) {
+    activation_load<false>(x, n, i * OPS_NORM_CHUNK + lane * ACTIVATION_EACH, v);
+    const float sum = activation_chunk_squares(v);
+    if (lane == 0) sums[i] = sum;
+  }
+  __syncthreads();
+  const float scale = activation_scale(sums, n, eps);
+  for (int32_t i = (int32_t)threadIdx.x; i < n; i += (int32_t)blockDim.x) y[i] = x[i] * scale * weight[i];
+}
+
 static __global__ void prepare(rows_prepared p) {
   CUDA_SHARED(memory);
-  float *x = (float *)memory, *scale = x + p.columns;
   const cuda_batch *batch = p.rows.batch;
   const int32_t row = (int32_t)blockIdx.x, count = p.rows.head ? batch->head_count : batch->row_count;
-  const activation_walk walk = p.tiles ? activation_walk_of(p.columns) : activation_walk{};
+  const activation_walk walk = activation_walk_of(p.columns);
+  activation_rows rows = {nullptr, nullptr, 1, p.columns, p.weight, p.eps};
+  const activation_weight weight = p.tiles ? activation_weight_of(rows, walk) : activation_weight{};
   device_let_next_begin();
   device_wait_for_previous();
   if (row >= count) return;
-  const size_t from = (size_t)(p.rows.head && p.weight ? batch->head_rows[row] : row) * (size_t)p.columns;
-  for (int32_t i = (int32_t)threadIdx.x; i < p.columns; i += (int32_t)blockDim.x)
-    x[i] = p.x[from + (size_t)i];
-  __syncthreads();
-  const activation_rows rows = {x, (size_t)p.columns, 1, p.columns};
-  if (p.weight) activation_norms(rows, p.eps, scale);
-  __syncthreads();
-  if (p.tiles) activation_tiles(rows, p.weight, scale, p.tiles, row, walk);
-  float *y = p.y + (size_t)row * (size_t)p.columns;
-  for (int32_t i = (int32_t)threadIdx.x; p.y && i < p.columns; i += (int32_t)blockDim.x)
-    y[i] = x[i] * *scale * p.weight[i];
+  const float *x = rows.x =
+      p.x + (size_t)(p.rows.head && p.weight ? batch->head_rows[row] : row) * (size_t)p.columns;
+  if (p.y) norm_row(x, p.weight, p.columns, p.eps, (float *)memory, p.y + (size_t)row * (size_t)p.columns);
+  if (p.tiles)
+    activation_forms(rows, walk, weight, (float *)memory,
+                     activation_tiles{p.tiles, p.columns / OPS_BLOCK, row});
 }
 
 void rows_prepare(cudaStream_t stream, const rows_prepared &p) {
-  const size_t bytes = ((size_t)p.columns + 1) * sizeof(float);
-  launch_early(prepare, dim3((unsigned)p.rows.bucket), dim3(ROW_THREADS), bytes, stream, p);
+  launch_early(prepare, dim3((unsigned)p.rows.bucket), dim3(ROW_THREADS),
+               (size_t)activation_chunks(p.columns) * sizeof(float), stream, p);
 }
 
 void cuda_norm(cudaStream_t stream, cuda_rows rows, cuda_norm_source from, int32_t columns, float *y) {

@@ -406,6 +406,26 @@ static void quantised_extremes_are_summed_like_the_reference(void **) {
   check_trio(u, b, true, 3);
 }
 
+/* So many that each block of a grid has several groups, over the shim in several turns; a part begins in the
+ * middle of a unit. */
+#ifdef __CUDACC__
+static const int32_t STREAMED = 2120;
+#else
+static const int32_t STREAMED = 410;
+#endif
+
+static void large_linears_read_their_weights_as_streams(void **) {
+  const int32_t row_counts[] = {1, 2, 4, 7, 16};
+  for (int type = OPS_Q4_0; type < OPS_TYPE_COUNT; type++) {
+    const trio t((ops_type)type, STREAMED, 1536);
+    for (int32_t i = 0; i < 5; i++) {
+      if (type != OPS_Q4_K && i != type % 5 && i != (type + 2) % 5) continue;
+      act a(random_floats((size_t)(row_counts[i] * 1536)), row_counts[i]);
+      check_trio(t, a, true, row_counts[i]);
+    }
+  }
+}
+
 /* More outputs than a parted weight has: sums of one chain. */
 static void large_matrices_are_not_parted(void **) {
 #ifdef __SANITIZE_THREAD__
@@ -433,8 +453,9 @@ struct normed_case {
 };
 
 static const normed_case NORMED[] = {
-    {OPS_Q4_1, 70, 576, 1},  {OPS_Q4_1, 70, 576, 5},  {OPS_Q8_0, 33, 1536, 2}, {OPS_Q8_0, 16, 64, 9},
-    {OPS_Q4_1, 20, 4096, 9}, {OPS_Q6_K, 40, 2048, 3}, {OPS_F16, 35, 64, 4},    {OPS_Q4_K, 16, 2304, 17},
+    {OPS_Q4_1, 70, 576, 1},   {OPS_Q4_1, 70, 576, 5},   {OPS_Q8_0, 33, 1536, 2},   {OPS_Q8_0, 16, 64, 9},
+    {OPS_Q4_1, 20, 4096, 9},  {OPS_Q6_K, 40, 2048, 3},  {OPS_F16, 35, 64, 4},      {OPS_Q4_K, 16, 2304, 17},
+    {OPS_Q5_K, 130, 1536, 1}, {OPS_Q3_K, 130, 1536, 4}, {OPS_Q4_K, 130, 1536, 12},
 };
 
 static void a_linear_takes_its_input_through_a_norm(void **) {
@@ -527,6 +548,7 @@ int main(void) {
       cmocka_unit_test(linears_of_plain_types_take_any_number_of_columns),
       cmocka_unit_test(every_number_of_rows_gives_the_same_bits),
       cmocka_unit_test(quantised_extremes_are_summed_like_the_reference),
+      cmocka_unit_test(large_linears_read_their_weights_as_streams),
       cmocka_unit_test(large_matrices_are_not_parted),
       cmocka_unit_test(a_linear_takes_its_input_through_a_norm),
       cmocka_unit_test(swiglu_is_silu_of_gate_times_up),

@@ -23,9 +23,8 @@
  *   the products are exact
  * - a bias is one addition, after the sum and what it is added to
  * - norm: the squares of eight neighbours are summed as ((0+1)+(2+3))+((4+5)+(6+7)), each a product that is
- *   rounded. 32 such sums, of OPS_NORM_CHUNK inputs, are added in halves: i + 16 to i, then i + 8, 4, 2, 1;
- * what is beyond the last input is zero. Chunks are added ascending. A norm whose sum is not finite gives
- * NaNs
+ *   rounded. 32 such sums, a chunk of OPS_NORM_CHUNK inputs, are added in halves: i + 16 to i, then i + 8, 4,
+ *   2, 1; inputs beyond the last one are zeros. Chunks are added ascending. NaNs if the sum is not finite
  * - softmax: its sum has 8 lanes, element i in lane i mod 8, ascending; then ((0+4)+(2+6))+((1+5)+(3+7))
  * - attention, in splits of OPS_SPLIT logical positions, [0, 512), [512, 1024), ...: in a split that has keys
  *   for the row, score = (sum over d ascending of fma(q, k)) * scale; M = the split's largest score;

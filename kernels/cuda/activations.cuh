@@ -13,7 +13,8 @@ PORTABLE int32_t activation_chunks(int32_t columns) {
 
 /* --- norms --- */
 
-/* Inputs [at, at + 8) of n; zeros from there on. WHOLE: n and the row's address are multiples of 8 and 16. */
+/* Inputs [at, at + 8) of n; beyond n they are zeros. WHOLE: n is a multiple of 8, and the address one of 16
+ * bytes. */
 template <bool WHOLE> DEVICE_CODE void activation_load(const float *x, int32_t n, int32_t at, float v[8]) {
   DEVICE_UNROLL
   for (int32_t i = 0; i < ACTIVATION_EACH; i++) v[i] = 0.0f;
@@ -53,14 +54,12 @@ struct activation_part {
   float scale;
 };
 
-/* Bits of 1.5 * 2^23: with a number of less than 22 bits added, they are those of the nearest integer's. */
-constexpr float ACTIVATION_BITS = 0x1.8p23f;
-
+/* The nearest integer is in the low bits. */
 DEVICE_CODE uint32_t activation_round(float x, float inverse) {
   float v = x * inverse; /* the guard bounds a NaN, and what a subnormal `largest` makes of the rest */
   v = v > -ACTIVATION_LARGEST ? v : -ACTIVATION_LARGEST;
   v = v < ACTIVATION_LARGEST ? v : ACTIVATION_LARGEST;
-  return cpu_bits_of(v + ACTIVATION_BITS);
+  return cpu_bits_of(v + DEVICE_WHOLE);
 }
 
 /* The low bytes of four words. */

@@ -66,7 +66,16 @@ DEVICE_CODE uint32_t device_bytes(uint32_t low, uint32_t high, uint32_t which) {
 #endif
 }
 
-/* c + the product of four bytes of a and four signed ones of b. */
+/* With an integer of less than 22 bits added to its bits, it is that number plus the integer; and with a
+ * number of less than 22 bits added, its bits are plus the nearest integer. */
+constexpr float DEVICE_WHOLE = 0x1.8p23f;
+
+/* (float)i, of less than 22 bits. */
+DEVICE_CODE float device_float(int32_t i) {
+  return cpu_float_of(cpu_bits_of(DEVICE_WHOLE) + (uint32_t)i) - DEVICE_WHOLE;
+}
+
+/* c + the products of four bytes of a, which are signed or not, and four signed ones of b. */
 template <bool SIGNED> DEVICE_CODE int32_t device_dot_4(uint32_t a, uint32_t b, int32_t c) {
 #ifdef __CUDACC__
   int32_t d;

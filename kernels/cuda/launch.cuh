@@ -55,7 +55,7 @@ inline int32_t launch_processors() { /* few, so that a block has many groups */
 }
 
 inline int32_t launch_shared_max() {
-  return 99 << 10;
+  return shim::SHARED_MAX;
 }
 
 template <class... Parameters, class... Arguments>

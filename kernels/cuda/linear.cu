@@ -6,16 +6,26 @@
 #include <assert.h>
 
 constexpr int32_t THREADS_MIN = 128;     /* of an int8 block */
-constexpr int32_t FEW_GROUPS = 264;      /* up to here each group gets a block of its own */
+constexpr int32_t FEW_GROUPS = 264;      /* up to here each gets a block of its own, which makes its tiles */
 constexpr int32_t RING_BYTES = 64 << 10; /* of a block at most */
 constexpr int32_t SHARED_BYTES =
     96 << 10; /* likewise; every GPU from compute capability 8.0 on has so many */
 
 constexpr int32_t STREAM_DEPTH = 8;         /* stages of a warp's ring */
+constexpr int32_t TILES_WARPS_LEAST = 8;    /* that are to be left where tiles lie in shared memory */
 constexpr int32_t TILES_SHARED = 100 << 10; /* where tiles are read through the cache, which has the rest */
 constexpr int32_t TILES_WARPS = 16;         /* likewise */
-constexpr int32_t STREAM_ROWS = 16;         /* at most */
-constexpr int32_t STREAM_BLOCKS = 32;       /* of OPS_GROUP outputs that each processor gets: at least */
+constexpr int32_t STREAM_ROWS = 16;         /* more are done sooner without streams */
+constexpr int32_t STREAM_BLOCKS =
+    32; /* of weights of a group, that a processor must get for streams to pay */
+
+static int32_t smaller(int32_t a, int32_t b) {
+  return a < b ? a : b;
+}
+
+static int32_t larger(int32_t a, int32_t b) {
+  return a > b ? a : b;
+}
 
 /* The parts of sums of such a weight (ops.h). */
 static int32_t parts_of(const cuda_weight &w) {
@@ -35,7 +45,7 @@ static linear_matrix matrix_of(const cuda_linear_job &job, int32_t first_group, 
 /* Units that a block sums: more where there are so many groups that each processor gets several blocks. */
 static int32_t int8_units(const linear_args &a, ops_type type) {
   if (a.swiglu) return 2;
-  int32_t units = a.groups <= FEW_GROUPS ? 1 : a.groups <= 4 * FEW_GROUPS ? 4 / a.parts * 1 : 8 / a.parts;
+  int32_t units = a.groups <= FEW_GROUPS ? 1 : a.groups <= 4 * FEW_GROUPS ? 4 / a.parts : 8 / a.parts;
   while (units > 1 && units * a.parts * linear_ring_bytes(type) > RING_BYTES) units /= 2;
   return units > 1 ? units : 1;
 }
@@ -61,7 +71,8 @@ static int32_t int8_slices(linear_args a, ops_type type, int32_t tiles) {
   return linear_layout_of(linear_ring_bytes(type), tiles, a).bytes <= SHARED_BYTES ? LINEAR_SLICES : 1;
 }
 
-/* Makes the tiles in a kernel of its own, unless the blocks of the linear have room to make them. */
+/* The blocks make their tiles themselves where they are few and have room; otherwise a kernel of its own
+ * does. */
 static void int8_input(cudaStream_t stream, linear_args *a, ops_type type, int32_t tiles, cuda_tile *room) {
   const linear_input in = a->input;
   const int32_t rows = tiles * CUDA_TILE_ROWS, row_blocks = (a->rows.bucket + rows - 1) / rows;
@@ -71,19 +82,12 @@ static void int8_input(cudaStream_t stream, linear_args *a, ops_type type, int32
   a->input = {nullptr, nullptr, 0.0f, room};
 }
 
-/* A warp for each slot. Where there are few blocks, each has as many threads as can make its tiles at once:
- * eight for each block of a row. */
+/* A warp for each slot, and where the block makes the int8 form of its rows, one for each chunk of them. */
 static int32_t int8_threads(const linear_args &a, int32_t tiles) {
-  const int32_t room = tiles * CUDA_TILE_ROWS, rows = a.rows.bucket < room ? a.rows.bucket : room;
-  const int32_t slots = a.units * a.parts * a.slices * DEVICE_LANES,
-                row_blocks = (a.rows.bucket + room - 1) / room;
-  int32_t threads = slots > THREADS_MIN ? slots : THREADS_MIN;
-  if (a.input.x && a.groups * row_blocks <= FEW_GROUPS) {
-    const int32_t makers =
-        (rows * (a.columns / OPS_BLOCK) * 8 + DEVICE_LANES - 1) / DEVICE_LANES * DEVICE_LANES;
-    if (makers > threads) threads = makers < LINEAR_THREADS_MAX ? makers : LINEAR_THREADS_MAX;
-  }
-  return threads;
+  const int32_t rows = smaller(a.rows.bucket, tiles * CUDA_TILE_ROWS), slots = a.units * a.parts * a.slices;
+  const int32_t makers = a.input.x ? rows * activation_chunks(a.columns) : 0;
+  return larger(THREADS_MIN,
+                larger(slots * DEVICE_LANES, smaller(makers * DEVICE_LANES, LINEAR_THREADS_MAX)));
 }
 
 /* --- int8, weights as streams: a block for each processor --- */
@@ -94,15 +98,15 @@ static int32_t round_up(int32_t x, int32_t to) {
 
 static int32_t stream_blocks(const linear_args &a) {
   const int32_t processors = launch_processors();
-  return a.groups < processors ? a.groups : processors;
+  return smaller(a.groups, processors);
 }
 
 static int32_t stream_bytes(const linear_args &a, ops_type type, int32_t rows) {
   return linear_stream_layout_of(linear_stage_bytes(type), rows, a).bytes;
 }
 
-/* The warps of a block, at most so many, and the deepest rings for which it has so much shared memory: fewer
- * warps where there is not enough for two stages each. False: there is not even for the fewest. */
+/* How many warps a block has, `warps` at most, and the deepest rings that fit `bytes` of shared memory: fewer
+ * warps where there is no room for two stages each. False: there is none for the fewest. */
 static bool plan_stream(linear_args *a, ops_type type, int32_t rows, int32_t warps, int32_t bytes) {
   const int32_t blocks = stream_blocks(*a), span = a->parts * (a->swiglu ? 2 : 1);
   const int32_t slots = (a->groups + blocks - 1) / blocks * span;
@@ -120,9 +124,8 @@ static bool plan_stream(linear_args *a, ops_type type, int32_t rows, int32_t war
 
 /* A warp for each slot that is summed at once, and for each chunk of the rows. */
 static int32_t few_threads(const linear_args &a, int32_t rows) {
-  const int32_t chunks = rows * activation_chunks(a.columns);
-  const int32_t makers = chunks < LINEAR_STREAM_WARPS ? chunks : LINEAR_STREAM_WARPS;
-  return (makers > a.stream.warps ? makers : a.stream.warps) * DEVICE_LANES;
+  const int32_t makers = smaller(rows * activation_chunks(a.columns), LINEAR_STREAM_WARPS);
+  return larger(makers, a.stream.warps) * DEVICE_LANES;
 }
 
 static bool launch_few(cudaStream_t stream, linear_args a, ops_type type) {
@@ -141,9 +144,9 @@ static bool launch_tiles(cudaStream_t stream, linear_args a, ops_type type, cuda
   a.input = {nullptr, nullptr, 0.0f, room};
   a.stream.form_bytes = tiles * (int32_t)sizeof(cuda_tile);
   bool planned = plan_stream(&a, type, rows, LINEAR_STREAM_WARPS, launch_shared_max());
-  if (!planned) {
+  if (!planned || (a.stream.turns > 1 && a.stream.warps < TILES_WARPS_LEAST)) {
     a.stream.form_bytes = 0;
-    planned = plan_stream(&a, type, rows, TILES_WARPS, TILES_SHARED);
+    planned = plan_stream(&a, type, rows, TILES_WARPS, smaller(TILES_SHARED, launch_shared_max()));
   }
   if (!planned) return false;
   rows_prepare(stream, {a.rows, in.x, in.weight, in.eps, a.columns, nullptr, room});

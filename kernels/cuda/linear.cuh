@@ -1,10 +1,12 @@
 /* linear.cuh - what the kernels of linears share: which part of which matrix a thread sums, and what becomes
  * of the sums.
  *
- * A block computes `units` groups of OPS_GROUP outputs for some rows: consecutive groups of all matrices, or
- * with SwiGLU one group of gate and the same of up. A unit's sums are made by `parts` slots (ops.h), each of
- * which is 16 threads (f32) or a warp (int8); they meet in shared memory. A long slot of a small linear may
- * be cut into slices for several warps: these leave the terms, which are then added in their order. */
+ * A block computes some groups of OPS_GROUP outputs, its units, for some rows: consecutive groups of all
+ * matrices, or with SwiGLU each group of gate and the same of up. A unit's sums are made by `parts` slots
+ * (ops.h), each of which is 16 threads (f32) or a warp (int8); they meet in shared memory. Where weights are
+ * read as streams, a block has all groups that its processor gets, and sums them in turns. Otherwise it has
+ * `units` of them, and a long slot of a small linear may be cut into slices for several warps: these leave
+ * the terms, which are then added in their order. */
 #pragma once
 
 #include "kernels/cuda/activations.cuh"
@@ -116,11 +118,10 @@ DEVICE_CODE linear_output linear_no_output() {
 DEVICE_CODE linear_output linear_output_at(const linear_args &a, linear_units units, int32_t i,
                                            int32_t rows_max, int32_t first, int32_t rows) {
   const int32_t each = a.swiglu ? 2 : 1; /* units of an output */
-  if (i / OPS_GROUP * each >= units.count * rows_max) return linear_no_output();
   const int32_t lane = i % OPS_GROUP, row = i / OPS_GROUP % rows_max, unit = i / OPS_GROUP / rows_max * each;
   linear_output o = linear_no_output();
-  int32_t matrix,
-      group = unit < units.count && row < rows ? linear_group(a, units.first + unit, &matrix) : -1;
+  if (row >= rows || unit >= units.count) return o;
+  int32_t matrix, group = linear_group(a, units.first + unit, &matrix);
   if (group < 0 || group * OPS_GROUP + lane >= a.matrix[matrix].rows) return o;
   o.matrix = matrix;
   o.row = first + row;

@@ -36,8 +36,7 @@ template <ops_type TYPE> static __global__ void linear_f32(const __grid_constant
   device_let_next_begin();
   const int32_t left = linear_row_count(a.rows) - first,
                 rows = left < LINEAR_F32_ROWS ? left : LINEAR_F32_ROWS;
-  linear_output mine = {};
-  mine.matrix = -1;
+  linear_output mine = linear_no_output();
   if (rows > 0) mine = linear_output_at(a, {0, a.units}, (int32_t)threadIdx.x, LINEAR_F32_ROWS, first, rows);
   device_wait_for_previous();
   if (rows <= 0) return;

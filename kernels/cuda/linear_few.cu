@@ -13,6 +13,8 @@ struct few_form {
   int32_t halves[2];                     /* the sums of the first and the last half of q */
 };
 
+static_assert(sizeof(few_form) == LINEAR_FEW_FORM, "the layout has room for it");
+
 /* [blocks][rows] */
 struct few_forms {
   few_form *forms;
@@ -108,14 +110,6 @@ DEVICE_CODE few_weights few_weights_at(const uint8_t *head, const uint8_t *block
   return w;
 }
 
-/* Bits of 1.5 * 2^23: with an integer of less than 22 bits added, they are those of that number plus the
- * integer. So a sum of bytes becomes a float by one subtraction. */
-constexpr int32_t FEW_BITS = 0x4b400000;
-
-DEVICE_CODE float few_float(int32_t bits) {
-  return cpu_float_of((uint32_t)bits) - 0x1.8p23f;
-}
-
 /* The lane's words of a form, as the first ones, and its other numbers. */
 DEVICE_CODE few_form few_form_at(const few_form *from, int32_t half) {
   const uint4 q = device_load<uint4>(from->q + FEW_WORDS * half);
@@ -137,8 +131,8 @@ DEVICE_CODE float few_add_one_scale(const few_weights &w, const few_form &f, flo
   DEVICE_UNROLL
   for (int32_t i = 0; i < FEW_WORDS; i++)
     sum = device_dot_4<linear_format<TYPE>::SIGNED>(w.u[i], f.q[i], sum);
-  sum = few_both(sum) + (FEW_BITS - bias * (f.halves[0] + f.halves[1]));
-  acc = fmaf(w.d * f.scale, few_float(sum), acc);
+  sum = few_both(sum) - bias * (f.halves[0] + f.halves[1]);
+  acc = fmaf(w.d * f.scale, device_float(sum), acc);
   return F.minima ? fmaf(w.m, f.sum, acc) : acc;
 }
 
@@ -204,18 +198,10 @@ DEVICE_CODE void few_slot(const linear_args &a, const linear_warp &t, linear_cur
                           linear_cursor &reading, const few_form *forms, float *sums) {
   const few_lane l = {t.lane % OPS_GROUP, t.lane / OPS_GROUP};
   float acc[ROWS] = {};
-  linear_enter<TYPE>(a, t, reading);
-  DEVICE_NO_UNROLL
-  while (reading.block < reading.slot.end) {
-    linear_wait(a.stream.depth);
-    few_stage<TYPE, ROWS>(reading, t.ring + reading.at, forms, l, acc);
-    __syncwarp();
-    linear_copy_stage<TYPE>(a, t, next);
-    linear_go_on<TYPE>(a, reading);
-  }
+  linear_read_slot<TYPE>(a, t, next, reading,
+                         [&](const uint8_t *stage) { few_stage<TYPE, ROWS>(reading, stage, forms, l, acc); });
   for (int32_t r = 0; r < ROWS; r++)
     if (l.half == 0) sums[r * OPS_GROUP + l.output] = acc[r];
-  reading.turn++;
 }
 
 template <ops_type TYPE, int ROWS>
@@ -237,16 +223,17 @@ static __global__ void __launch_bounds__(LINEAR_STREAM_WARPS *DEVICE_LANES, 1)
   const activation_weight weight = activation_weight_of(input, walk);
   device_wait_for_previous();
   device_let_next_begin();
+  if (count <= 0) return;
   const few_forms forms = {(few_form *)(memory + at.forms), ROWS};
-  if (count > 0) linear_output_load(a, mine);
+  linear_output_load(a, mine);
   activation_forms(input, walk, weight, (float *)(memory + at.norm), forms);
+  float *sums = (float *)(memory + at.sums);
   DEVICE_NO_UNROLL
   for (int32_t turn = 0; turn < a.stream.turns; turn++) {
-    float *sums = (float *)(memory + at.sums);
     if (sums_slots)
       few_slot<TYPE, ROWS>(a, warp, next, reading, forms.forms, sums + index * ROWS * OPS_GROUP);
     __syncthreads();
-    if (count > 0) linear_finish(a, {turn * units, units}, sums, ROWS, 0, count, mine, turn == 0);
+    linear_finish(a, {turn * units, units}, sums, ROWS, 0, count, mine, turn == 0);
     __syncthreads();
   }
 }

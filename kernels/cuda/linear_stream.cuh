@@ -91,6 +91,22 @@ DEVICE_CODE void linear_begin(const linear_args &a, const linear_warp &t, linear
   for (int32_t i = 0; i < a.stream.depth; i++) linear_copy_stage<TYPE>(a, t, next);
 }
 
+/* Calls take(stage) for each stage of the turn's slot, and goes on to the next turn. */
+template <ops_type TYPE, class Take>
+DEVICE_CODE void linear_read_slot(const linear_args &a, const linear_warp &t, linear_cursor &next,
+                                  linear_cursor &reading, Take take) {
+  linear_enter<TYPE>(a, t, reading);
+  DEVICE_NO_UNROLL
+  while (reading.block < reading.slot.end) {
+    linear_wait(a.stream.depth);
+    take(t.ring + reading.at);
+    __syncwarp();
+    linear_copy_stage<TYPE>(a, t, next);
+    linear_go_on<TYPE>(a, reading);
+  }
+  reading.turn++;
+}
+
 /* What the slot has in the stage that is read: blocks [first, end) of the stage's. */
 struct linear_part {
   int32_t first, end;

@@ -40,17 +40,9 @@ template <ops_type TYPE, int TILES>
 DEVICE_CODE void tiles_slot(const linear_args &a, const linear_warp &t, linear_cursor &next,
                             linear_cursor &reading, const tiles_rows &rows, float *sums) {
   float acc[TILES][4] = {};
-  linear_enter<TYPE>(a, t, reading);
-  DEVICE_NO_UNROLL
-  while (reading.block < reading.slot.end) {
-    linear_wait(a.stream.depth);
-    tiles_stage<TYPE, TILES>(reading, t.ring + reading.at, rows, acc);
-    __syncwarp();
-    linear_copy_stage<TYPE>(a, t, next);
-    linear_go_on<TYPE>(a, reading);
-  }
+  linear_read_slot<TYPE>(a, t, next, reading,
+                         [&](const uint8_t *stage) { tiles_stage<TYPE, TILES>(reading, stage, rows, acc); });
   linear_put_sums<TILES>(acc, sums);
-  reading.turn++;
 }
 
 /* The tiles, in shared memory where there is room for them. */

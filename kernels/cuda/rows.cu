@@ -67,7 +67,7 @@ void cuda_capture(cudaStream_t stream, cuda_rows rows, int32_t bucket, const flo
 
 /* --- norms and the int8 form: a row a block --- */
 
-/* Of any number of columns. */
+/* The norm of a row of any length. */
 static __device__ void norm_row(const float *x, const float *weight, int32_t n, float eps, float *sums,
                                 float *y) {
   const int32_t warp = (int32_t)threadIdx.x / DEVICE_LANES, lane = (int32_t)threadIdx.x % DEVICE_LANES;

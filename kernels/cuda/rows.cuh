@@ -3,8 +3,8 @@
 
 #include "kernels/cuda/cuda_kernels.h"
 
-/* Row i of x, or where there is a weight the norm of row i (rows.head: of row head_rows[i]), to y [bucket]
- * [columns] or to tiles, of which one may be NULL. */
+/* Row i of x, or where there is a weight the norm of row i (rows.head: of row head_rows[i]), to tiles; or the
+ * norm to y [bucket][columns]. One of y and tiles is NULL. */
 struct rows_prepared {
   cuda_rows rows;
   const float *x, *weight;

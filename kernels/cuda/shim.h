@@ -81,7 +81,8 @@ struct alignas(16) float4 {
 namespace shim {
 
 constexpr int WARP = 32;
-constexpr size_t EXCHANGE_MAX = 64; /* bytes that a lane gives to its warp at once */
+constexpr size_t EXCHANGE_MAX = 64;  /* bytes that a lane gives to its warp at once */
+constexpr int SHARED_MAX = 99 << 10; /* bytes of a block: as many as the smallest GPUs have */
 
 struct coordinates {
   dim3 grid, block, block_at, thread_at;
@@ -176,10 +177,6 @@ inline int __any_sync(unsigned mask, int predicate) {
 }
 inline int __all_sync(unsigned mask, int predicate) {
   return __ballot_sync(mask, predicate) == ~0u;
-}
-inline int __dp4a(int a, int b, int c) {
-  for (int i = 0; i < 4; i++) c += (int8_t)(a >> 8 * i) * (int8_t)(b >> 8 * i);
-  return c;
 }
 template <class T> T __ldg(const T *p) {
   return *p;

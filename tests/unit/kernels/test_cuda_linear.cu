@@ -342,7 +342,7 @@ static void check_trio(const trio &t, act &a, bool int8, int32_t bucket) {
 /* ThreadSanitizer makes a switch of fibers a hundred times as slow, and AddressSanitizer makes the whole test
  * several times as slow: they get fewer cases. */
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
-static const std::vector<int32_t> CASE_COLUMNS = {768, 2304}, CASE_ROWS = {11};
+static const std::vector<int32_t> CASE_COLUMNS = {768, 2304}, CASE_ROWS = {11, 17};
 #define ROWS_STEP 8
 #define EVERY     1
 #else
@@ -409,7 +409,7 @@ static void quantised_extremes_are_summed_like_the_reference(void **) {
 /* So many that each block of a grid has several groups, over the shim in several turns; a part begins in the
  * middle of a unit. */
 #ifdef __CUDACC__
-static const int32_t STREAMED = 2120;
+static const int32_t STREAMED = 7400;
 #else
 static const int32_t STREAMED = 410;
 #endif
@@ -424,6 +424,13 @@ static void large_linears_read_their_weights_as_streams(void **) {
       check_trio(t, a, true, row_counts[i]);
     }
   }
+}
+
+/* More blocks for all tiles of rows than run at once: a block takes two of them. */
+static void many_rows_of_many_outputs_equal_the_reference(void **) {
+  const trio t(OPS_Q4_1, 800, 64);
+  act a(random_floats(33 * 64), 33);
+  check_trio(t, a, true, 33);
 }
 
 /* More outputs than a parted weight has: sums of one chain. */
@@ -509,8 +516,8 @@ static void swiglu_is_silu_of_gate_times_up(void **) {
 
 /* --- replays --- */
 
-static void a_graph_is_replayed_with_another_number_of_rows(void **) {
-  const int32_t columns = 576, bucket = 16, outputs = 40;
+static void replay(int32_t outputs, int32_t bucket) {
+  const int32_t columns = 576;
   batch b(bucket);
   act a(random_floats((size_t)(bucket * columns)), bucket);
   const matrix m = make_matrix(OPS_Q4_1, outputs, columns);
@@ -526,7 +533,8 @@ static void a_graph_is_replayed_with_another_number_of_rows(void **) {
   cuda_linear(stream, b.of(bucket), &job, 1, nullptr, nullptr, x.view());
   ok(cudaStreamEndCapture(stream, &graph));
   ok(cudaGraphInstantiate(&replayed, graph, 0));
-  for (int32_t rows : {16, 1, 9, 0, 8}) {
+  for (int32_t rows : {16, 1, 9, 0, 8, 3}) {
+    if (rows > bucket) continue;
     b.set(rows, 0);
     y.write(poison);
     ok(cudaGraphLaunch(replayed, stream));
@@ -536,6 +544,11 @@ static void a_graph_is_replayed_with_another_number_of_rows(void **) {
   }
   ok(cudaGraphExecDestroy(replayed));
   ok(cudaGraphDestroy(graph));
+}
+
+static void a_graph_is_replayed_with_another_number_of_rows(void **) {
+  replay(40, 16);
+  for (int32_t bucket : {4, 8, 16}) replay(STREAMED, bucket);
 }
 
 int main(void) {
@@ -549,6 +562,7 @@ int main(void) {
       cmocka_unit_test(every_number_of_rows_gives_the_same_bits),
       cmocka_unit_test(quantised_extremes_are_summed_like_the_reference),
       cmocka_unit_test(large_linears_read_their_weights_as_streams),
+      cmocka_unit_test(many_rows_of_many_outputs_equal_the_reference),
       cmocka_unit_test(large_matrices_are_not_parted),
       cmocka_unit_test(a_linear_takes_its_input_through_a_norm),
       cmocka_unit_test(swiglu_is_silu_of_gate_times_up),

@@ -1,6 +1,7 @@
 /* bench_cuda_linear.cu - what the linears of a CUDA device cost: microseconds and GB/s of packed weights for
- * some shapes, types and numbers of rows, and the linears of whole models. Kernels follow each other
- * in a graph, as in a forward, over so many copies of the weights that no cache holds them. */
+ * some shapes, types and numbers of rows, and the linears of whole models, as a share of the rate at which
+ * memory is read. Kernels follow each other in a graph, as in a forward, over so many copies of the weights
+ * that no cache holds them. */
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/weights.cuh"
 

@@ -66,8 +66,8 @@ DEVICE_CODE uint32_t device_bytes(uint32_t low, uint32_t high, uint32_t which) {
 #endif
 }
 
-/* With an integer of less than 22 bits added to its bits, it is that number plus the integer; and with a
- * number of less than 22 bits added, its bits are plus the nearest integer. */
+/* An integer of less than 22 bits that is added to its bits is added to the number. And where a number that
+ * small is added to it, the low bits are the nearest integer's. */
 constexpr float DEVICE_WHOLE = 0x1.8p23f;
 
 /* (float)i, of less than 22 bits. */

@@ -25,14 +25,15 @@
  * - norm: the squares of eight neighbours are summed as ((0+1)+(2+3))+((4+5)+(6+7)), each a product that is
  *   rounded. 32 such sums, a chunk of OPS_NORM_CHUNK inputs, are added in halves: i + 16 to i, then i + 8, 4,
  *   2, 1; inputs beyond the last one are zeros. Chunks are added ascending. NaNs if the sum is not finite
- * - softmax: its sum has 8 lanes, element i in lane i mod 8, ascending; then ((0+4)+(2+6))+((1+5)+(3+7))
- * - attention, in splits of OPS_SPLIT logical positions, [0, 512), [512, 1024), ...: in a split that has keys
+ * - attention, in splits of OPS_SPLIT logical positions, [0, 256), [256, 512), ...: in a split that has keys
  *   for the row, score = (sum over d ascending of fma(q, k)) * scale; M = the split's largest score;
- *   e = exp(score - M); L = their sum, in lanes by logical position; V[d] = chain of fma(e, v, V) by logical
- *   position ascending, from zero. Splits are combined ascending, from the first that has keys:
- *   with m = max(M_before, M): a = exp(M_before - m), b = exp(M - m); L = fma(L, b, L_before * a);
- *   V = fma(V, b, V_before * a). One split alone is not rescaled. At last V * (1 / L). Positions that the row
- *   does not see are left out, not moved.
+ *   e = exp(score - M), 0 where the row does not see the position. The split's chunks of OPS_CHUNK positions
+ *   each give a sum of weights in 8 lanes, lane i of ((e[i] + e[i + 16]) + (e[i + 8] + e[i + 24])), and for
+ *   each d a chain of fma(e, v, chain) by position ascending, from zero, in which positions that the row does
+ *   not see are left out. L and V[d] add the chunks ascending, L lane by lane, and at last its lanes as
+ *   ((0+4)+(2+6))+((1+5)+(3+7)). Splits are combined ascending, from the first that has keys: with
+ *   m = max(M_before, M): a = exp(M_before - m), b = exp(M - m); L = fma(L, b, L_before * a);
+ *   V = fma(V, b, V_before * a). One split alone is not rescaled. At last V * (1 / L)
  *
  * Rounding to nearest, subnormals kept (no FTZ, no DAZ) in every thread. */
 #pragma once
@@ -50,11 +51,12 @@
 #define OPS_HEAD_DIM_MAX 512
 #define OPS_THREADS_MAX  64
 
-#define OPS_NUMERICS_VERSION "3" /* grows with every change of the bits above */
+#define OPS_NUMERICS_VERSION "4" /* grows with every change of the bits above */
 #define OPS_PARTED_OUTPUTS   16384
 #define OPS_PARTED_INPUTS    1024
 #define OPS_NORM_CHUNK       256 /* inputs of a norm that are summed side by side */
-#define OPS_SPLIT            512 /* positions that share a maximum in attention; whole tiles */
+#define OPS_SPLIT            256 /* positions that share a maximum in attention; whole chunks */
+#define OPS_CHUNK            32  /* positions whose values are one chain; whole tiles */
 
 typedef enum {
   OPS_F32,

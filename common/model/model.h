@@ -26,7 +26,7 @@ typedef struct model model;
 int model_open(model **out, const model_file *f, device *d, const model_options *o, mem *m, err *e);
 void model_close(model *m);
 const model_config *model_shape(const model *m);
-/* The numerics id, which names everything that may change bits, e.g. "int8/kv-f16/3": the arithmetic, which
+/* The numerics id, which names everything that may change bits, e.g. "int8/kv-f16/4": the arithmetic, which
  * several devices may share. Static. */
 const char *model_numerics(const model *m, kv_type type);
 /* The same without a model: it depends on the program alone. Static. */

@@ -6,9 +6,8 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
 
-#define HEADS_MAX    4 /* query heads that share one pass over the keys */
-#define LANES        CPU_LANES
-#define VALUES_PIECE 64 /* positions */
+#define HEADS_MAX 4 /* query heads that share one pass over the keys */
+#define LANES     CPU_LANES
 
 INLINE __m256 load_kv(const void *data, size_t i, const ops_kv_type type) {
   if (type == OPS_KV_F32) return _mm256_loadu_ps((const float *)data + i);
@@ -64,7 +63,17 @@ INLINE void score_split(const cpu_attention *a, int32_t row, const float *q, int
   }
 }
 
-/* The scores of a split's whole tiles [at.first, at.end) become exp(score - largest). */
+/* The four vectors of a chunk's scores become exp(score - largest). Returns their sum by lanes. */
+INLINE __m256 weigh_chunk(float *scores, __m256 largest) {
+  __m256 e[OPS_CHUNK / LANES];
+  UNROLL for (int i = 0; i < OPS_CHUNK / LANES; i++) {
+    e[i] = cpu_exp_avx2(_mm256_sub_ps(_mm256_loadu_ps(scores + i * LANES), largest));
+    _mm256_storeu_ps(scores + i * LANES, e[i]);
+  }
+  return _mm256_add_ps(_mm256_add_ps(e[0], e[2]), _mm256_add_ps(e[1], e[3]));
+}
+
+/* The scores of a split's whole chunks [at.first, at.end) become exp(score - largest). */
 static cpu_softmax softmax(float *scores, ops_span at) {
   __m256 largest = _mm256_set1_ps(-INFINITY), sum = _mm256_setzero_ps();
   for (int32_t p = at.first; p < at.end; p += LANES)
@@ -72,56 +81,77 @@ static cpu_softmax softmax(float *scores, ops_span at) {
   largest = _mm256_max_ps(largest, _mm256_permute2f128_ps(largest, largest, 1));
   largest = _mm256_max_ps(largest, _mm256_permute_ps(largest, 0x4e));
   largest = _mm256_max_ps(largest, _mm256_permute_ps(largest, 0xb1));
-  for (int32_t p = at.first; p < at.end; p += LANES) {
-    __m256 e = cpu_exp_avx2(_mm256_sub_ps(_mm256_loadu_ps(scores + p), largest));
-    _mm256_storeu_ps(scores + p, e);
-    sum = _mm256_add_ps(sum, e); /* a lane is a position mod LANES */
-  }
+  for (int32_t p = at.first; p < at.end; p += OPS_CHUNK)
+    sum = _mm256_add_ps(sum, weigh_chunk(scores + p, largest));
   float lane[LANES];
   _mm256_storeu_ps(lane, sum);
   return (cpu_softmax){_mm256_cvtss_f32(largest), cpu_lane_sum(lane)};
 }
 
-/* V registers of components from d for H heads: y += the values of positions [p, end), in order; the
- * committed ones of them lie side by side. scores: of p. */
-INLINE void add_values(const cpu_attention *a, const cpu_row *r, int32_t p, int32_t end, const float *scores,
-                       size_t d, float *y, const ops_kv_type type, const int H, const int V) {
-  size_t dim = (size_t)a->head_dim, stride = (size_t)a->stride;
-  __m256 acc[HEADS_MAX][4];
-  UNROLL for (int h = 0; h < H; h++) {
-    UNROLL for (int v = 0; v < V; v++) acc[h][v] =
-        _mm256_loadu_ps(y + (size_t)h * dim + d + (size_t)v * LANES);
-  }
-  const size_t shift = p < r->length ? cpu_row_at(r->kv, p) - (size_t)p : 0; /* from a position to its row */
-  for (; p < end; p++, scores++) {
-    bool committed = p < r->length;
-    const void *values = committed ? a->values : a->stage_values;
-    size_t at = (committed ? (size_t)p + shift : (size_t)r->path[p - r->length]) * dim + d;
-    __m256 weight[HEADS_MAX];
-    UNROLL for (int h = 0; h < H; h++) weight[h] = _mm256_broadcast_ss(scores + (size_t)h * stride);
-    UNROLL for (int v = 0; v < V; v++) {
-      __m256 value = load_kv(values, at + (size_t)v * LANES, type);
-      UNROLL for (int h = 0; h < H; h++) acc[h][v] = _mm256_fmadd_ps(weight[h], value, acc[h][v]);
-    }
-  }
-  UNROLL for (int h = 0; h < H; h++) {
-    UNROLL for (int v = 0; v < V; v++)
-        _mm256_storeu_ps(y + (size_t)h * dim + d + (size_t)v * LANES, acc[h][v]);
+/* Positions of a chunk that the row sees and whose values lie side by side. */
+typedef struct stretch {
+  const void *values;  /* committed or staged ones, */
+  size_t at;           /* and which of their elements is the first position's first */
+  const float *scores; /* of the first position; a head's lie `stride` apart */
+  int32_t count;
+} stretch;
+
+typedef struct chunk {
+  int32_t count;
+  stretch stretches[OPS_CHUNK];
+} chunk;
+
+/* The first positions of [p, end), which the row sees. */
+static stretch stretch_at(const cpu_attention *a, const cpu_row *r, int32_t p, int32_t end,
+                          const float *scores) {
+  const size_t dim = (size_t)a->head_dim;
+  if (p >= r->length) return (stretch){a->stage_values, (size_t)r->path[p - r->length] * dim, scores, 1};
+  const int32_t run = cpu_run_end(r->kv, p, end < r->length ? end : r->length);
+  return (stretch){a->values, cpu_row_at(r->kv, p) * dim, scores, run - p};
+}
+
+/* Of the positions [from, to); scores: of `from`. */
+static void find_values(const cpu_attention *a, int32_t row, int32_t from, int32_t to, const float *scores,
+                        chunk *c) {
+  c->count = 0;
+  for (ops_span s = cpu_seen(a, row, from, to); s.first < s.end; s = cpu_seen(a, row, s.end, to)) {
+    for (int32_t p = s.first; p < s.end; p += c->stretches[c->count++].count)
+      c->stretches[c->count] = stretch_at(a, &a->row[row], p, s.end, scores + (p - from));
   }
 }
 
-/* Registers hold a part of the components alone, so values are passed several times: by pieces that stay in
- * the nearest cache, so that memory is read once and in order. */
-INLINE void add_seen(const cpu_attention *a, const cpu_row *r, ops_span seen, const float *scores, float *y,
-                     const ops_kv_type type, const int H) {
-  const size_t dim = (size_t)a->head_dim, wide = (H <= 3 ? 4 : 2) * LANES; /* fits 16 registers */
-  for (int32_t p = seen.first, end; p < seen.end; scores += end - p, p = end) {
-    end = seen.end - p < VALUES_PIECE ? seen.end : p + VALUES_PIECE;
-    if (p < r->length) end = cpu_run_end(r->kv, p, end);
-    size_t d = 0;
-    for (; d + wide <= dim; d += wide) add_values(a, r, p, end, scores, d, y, type, H, wide / LANES);
-    for (; d < dim; d += LANES) add_values(a, r, p, end, scores, d, y, type, H, 1);
+/* V registers of components from d for H heads: y += the chain of the chunk's values. */
+INLINE void add_values(const cpu_attention *a, const chunk *c, size_t d, float *y, const ops_kv_type type,
+                       const int H, const int V) {
+  const size_t dim = (size_t)a->head_dim, stride = (size_t)a->stride;
+  __m256 acc[HEADS_MAX][4];
+  UNROLL for (int h = 0; h < H; h++) {
+    UNROLL for (int v = 0; v < V; v++) acc[h][v] = _mm256_setzero_ps();
   }
+  for (const stretch *s = c->stretches; s < c->stretches + c->count; s++) {
+    for (int32_t i = 0; i < s->count; i++) {
+      __m256 weight[HEADS_MAX];
+      UNROLL for (int h = 0; h < H; h++) weight[h] = _mm256_broadcast_ss(s->scores + (size_t)h * stride + i);
+      UNROLL for (int v = 0; v < V; v++) {
+        __m256 value = load_kv(s->values, s->at + (size_t)i * dim + d + (size_t)v * LANES, type);
+        UNROLL for (int h = 0; h < H; h++) acc[h][v] = _mm256_fmadd_ps(weight[h], value, acc[h][v]);
+      }
+    }
+  }
+  UNROLL for (int h = 0; h < H; h++) {
+    UNROLL for (int v = 0; v < V; v++) {
+      float *to = y + (size_t)h * dim + d + (size_t)v * LANES;
+      _mm256_storeu_ps(to, _mm256_add_ps(_mm256_loadu_ps(to), acc[h][v]));
+    }
+  }
+}
+
+/* Registers hold a part of the components alone, so a chunk's values are passed several times. */
+INLINE void add_chunk(const cpu_attention *a, const chunk *c, float *y, const ops_kv_type type, const int H) {
+  const size_t dim = (size_t)a->head_dim, wide = (H <= 3 ? 4 : 2) * LANES; /* fits 16 registers */
+  size_t d = 0;
+  for (; d + wide <= dim; d += wide) add_values(a, c, d, y, type, H, wide / LANES);
+  for (; d < dim; d += LANES) add_values(a, c, d, y, type, H, 1);
 }
 
 /* The positions [from, to) of a split: y becomes their values, weighted by exp(score - largest). */
@@ -133,8 +163,11 @@ INLINE void attend_split(const cpu_attention *a, int32_t row, const float *q, in
     split[h] = softmax(scores, cpu_hide_unseen(a, row, from, to, scores));
   }
   memset(y, 0, H * (size_t)a->head_dim * sizeof *y);
-  for (ops_span s = cpu_seen(a, row, from, to); s.first < s.end; s = cpu_seen(a, row, s.end, to))
-    add_seen(a, &a->row[row], s, a->scores + (s.first - from), y, type, H);
+  for (int32_t p = from; p < to; p += OPS_CHUNK) {
+    chunk c;
+    find_values(a, row, p, p + OPS_CHUNK < to ? p + OPS_CHUNK : to, a->scores + (p - from), &c);
+    if (c.count > 0) add_chunk(a, &c, y, type, H);
+  }
 }
 
 INLINE void attend(const cpu_attention *a, int32_t row, const float *q, float *y, const ops_kv_type type,

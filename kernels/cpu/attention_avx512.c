@@ -11,7 +11,6 @@
 #define LANES           16
 #define ACCUMULATORS    24 /* registers for sums, of 32 */
 #define SCORE_TILES_MAX 8
-#define VALUES_PIECE    64 /* positions */
 
 /* A query is one head of one row. All of a batch go through the keys and values together: each is then loaded
  * and converted once for all of them. */
@@ -21,7 +20,9 @@ typedef struct batch {
   float *scores;                  /* [count][a->stride] */
   float *packed;                  /* [head_dim][count]: the queries */
   int32_t from;                   /* where the split begins at which the batch is */
-  float *values[CPU_QUERIES_MAX]; /* to which a query's values are added */
+  uint32_t sees;                  /* the queries that see keys of it */
+  float *values[CPU_QUERIES_MAX]; /* to which such a query's values are added */
+  float *chains;                  /* [count][head_dim]: of a chunk that is added in several pieces */
 } batch;
 
 static int32_t row_index(const batch *b, int32_t query) {
@@ -124,51 +125,72 @@ INLINE void score_run(const batch *b, const run *r, int32_t tiles, float *scores
 
 /* --- values --- */
 
-/* V registers of components from d on for Q queries of rows that share positions [p, end) of the split: adds
- * their values, by position ascending. The committed ones of them lie side by side. */
-INLINE void add_values(const batch *b, int32_t query, int32_t p, int32_t end, size_t d,
-                       const ops_kv_type type, const int Q, const int V) {
+/* Positions [first, end) of a chunk, or the whole of one. */
+typedef struct piece {
+  int32_t first, end;
+} piece;
+
+static bool is_chunk(piece p) {
+  return p.end - p.first == OPS_CHUNK;
+}
+
+/* Positions [p, end) whose values lie side by side. */
+static int32_t side_by_side(const cpu_row *r, int32_t p, int32_t end) {
+  return p < r->length ? cpu_run_end(r->kv, p, end < r->length ? end : r->length) : p + 1;
+}
+
+/* V registers of components from d on for Q queries of rows that share the piece: a whole chunk's chains are
+ * added to the queries' values, a piece's values go on with the chains of its chunk. */
+INLINE void add_values(const batch *b, int32_t query, piece at, size_t d, const ops_kv_type type, const int Q,
+                       const int V) {
   const cpu_attention *a = b->a;
   const cpu_row *r = row_of(b, query);
   const size_t dim = (size_t)a->head_dim, stride = (size_t)a->stride;
-  const float *scores = b->scores + (size_t)query * stride + (p - b->from);
-  float *y[CPU_QUERIES_MAX];
+  const float *scores = b->scores + (size_t)query * stride - b->from;
+  float *chains = b->chains + (size_t)query * dim + d;
+  const bool whole = is_chunk(at);
   __m512 acc[ACCUMULATORS];
   UNROLL for (int q = 0; q < Q; q++) {
-    y[q] = b->values[query + q] + d;
-    UNROLL for (int v = 0; v < V; v++) acc[q * V + v] = _mm512_loadu_ps(y[q] + v * LANES);
+    UNROLL for (int v = 0; v < V; v++) acc[q * V + v] =
+        whole ? _mm512_setzero_ps() : _mm512_loadu_ps(chains + (size_t)q * dim + v * LANES);
   }
-  const size_t shift = p < r->length ? cpu_row_at(r->kv, p) - (size_t)p : 0; /* from a position to its row */
-  for (; p < end; p++, scores++) {
-    bool committed = p < r->length;
+  for (int32_t p = at.first, end; p < at.end; p = end) {
+    end = side_by_side(r, p, at.end);
+    const bool committed = p < r->length;
     const void *values = committed ? a->values : a->stage_values;
-    size_t at = (committed ? (size_t)p + shift : (size_t)r->path[p - r->length]) * dim + d;
-    UNROLL for (int v = 0; v < V; v++) {
-      __m512 value = load_kv(values, at + (size_t)v * LANES, type);
-      UNROLL for (int q = 0; q < Q; q++) {
-        __m512 weight = _mm512_set1_ps(scores[(size_t)q * stride]);
-        acc[q * V + v] = _mm512_fmadd_ps(weight, value, acc[q * V + v]);
+    size_t from = (committed ? cpu_row_at(r->kv, p) : (size_t)r->path[p - r->length]) * dim + d;
+    for (int32_t i = p; i < end; i++, from += dim) {
+      UNROLL for (int v = 0; v < V; v++) {
+        __m512 value = load_kv(values, from + (size_t)v * LANES, type);
+        UNROLL for (int q = 0; q < Q; q++) {
+          __m512 weight = _mm512_set1_ps(scores[(size_t)q * stride + (size_t)i]);
+          acc[q * V + v] = _mm512_fmadd_ps(weight, value, acc[q * V + v]);
+        }
       }
     }
   }
   UNROLL for (int q = 0; q < Q; q++) {
-    UNROLL for (int v = 0; v < V; v++) _mm512_storeu_ps(y[q] + v * LANES, acc[q * V + v]);
+    float *y = b->values[query + q] + d;
+    UNROLL for (int v = 0; v < V; v++) {
+      if (whole)
+        _mm512_storeu_ps(y + v * LANES, _mm512_add_ps(_mm512_loadu_ps(y + v * LANES), acc[q * V + v]));
+      else
+        _mm512_storeu_ps(chains + (size_t)q * dim + v * LANES, acc[q * V + v]);
+    }
   }
 }
 
-/* Registers hold a part of the components alone, so values are passed several times: by pieces that stay in
- * the nearest cache. */
+/* Positions [p, end) of one chunk, or of several whole ones. Registers hold a part of the components alone,
+ * so a chunk's values are passed several times. */
 INLINE void add_range(const batch *b, int32_t query, int32_t p, int32_t end, const ops_kv_type type,
                       const int Q) {
   const int V = Q <= 6 ? 4 : 2;
   const size_t dim = (size_t)b->a->head_dim, wide = (size_t)V * LANES;
-  const cpu_row *r = row_of(b, query);
   for (int32_t to; p < end; p = to) {
-    to = end - p < VALUES_PIECE ? end : p + VALUES_PIECE;
-    if (p < r->length) to = cpu_run_end(r->kv, p, to);
+    to = end - p < OPS_CHUNK ? end : p + OPS_CHUNK;
     size_t d = 0;
-    for (; d + wide <= dim; d += wide) add_values(b, query, p, to, d, type, Q, V);
-    for (; d < dim; d += LANES) add_values(b, query, p, to, d, type, Q, 1);
+    for (; d + wide <= dim; d += wide) add_values(b, query, (piece){p, to}, d, type, Q, V);
+    for (; d < dim; d += LANES) add_values(b, query, (piece){p, to}, d, type, Q, 1);
   }
 }
 
@@ -300,33 +322,60 @@ static void add_own(const batch *b, const passes *with, int32_t from, int32_t to
   }
 }
 
-/* What all rows see and have committed in one go, between it each row's own: values are added by position
- * ascending. */
-static void add_split(const batch *b, const passes *with) {
-  const int32_t to = b->from + OPS_SPLIT;
-  for (int32_t p = b->from; p < to;) {
+/* y += x */
+static void add_chain(float *y, const float *x, int32_t dim) {
+  for (int32_t d = 0; d < dim; d += LANES)
+    _mm512_storeu_ps(y + d, _mm512_add_ps(_mm512_loadu_ps(y + d), _mm512_loadu_ps(x + d)));
+}
+
+/* A chunk that not all rows see whole: what all see and have committed in one go, between it each row's own,
+ * by position ascending. */
+static void add_chunk(const batch *b, const passes *with, int32_t p) {
+  const int32_t to = p + OPS_CHUNK, dim = b->a->head_dim;
+  memset(b->chains, 0, (size_t)(b->count * dim) * sizeof(float));
+  while (p < to) {
     ops_span all = seen_by_all(b, p, to);
     if (all.first > p) add_own(b, with, p, all.first);
     if (all.first < all.end) with[b->count].add(b, 0, all.first, all.end);
     p = all.end;
   }
+  for (uint32_t left = b->sees; left; left &= left - 1) {
+    int32_t q = __builtin_ctz(left);
+    add_chain(b->values[q], b->chains + q * dim, dim);
+  }
 }
 
-/* The scores of a split's whole tiles [at.first, at.end) become exp(score - largest). */
+/* Positions [b->from, to). Chunks that all rows see whole and have committed are added in one go. */
+static void add_split(const batch *b, const passes *with, int32_t to) {
+  for (int32_t p = b->from; p < to;) {
+    const ops_span all = seen_by_all(b, p, b->from + OPS_SPLIT);
+    const int32_t end = all.end / OPS_CHUNK * OPS_CHUNK;
+    const bool whole = all.first == p && p < end;
+    if (whole)
+      with[b->count].add(b, 0, p, end);
+    else
+      add_chunk(b, with, p);
+    p = whole ? end : p + OPS_CHUNK;
+  }
+}
+
+/* The scores of a split's whole chunks [at.first, at.end) become exp(score - largest). */
 static cpu_softmax softmax(float *scores, ops_span at) {
   __m512 largest = _mm512_set1_ps(-INFINITY), others = largest; /* two: one would wait for itself */
-  for (int32_t p = at.first; p < at.end; p += 2 * LANES) {
+  for (int32_t p = at.first; p < at.end; p += OPS_CHUNK) {
     largest = _mm512_max_ps(_mm512_loadu_ps(scores + p), largest);
-    if (p + LANES < at.end) others = _mm512_max_ps(_mm512_loadu_ps(scores + p + LANES), others);
+    others = _mm512_max_ps(_mm512_loadu_ps(scores + p + LANES), others);
   }
   const float m = _mm512_reduce_max_ps(_mm512_max_ps(largest, others));
   largest = _mm512_set1_ps(m);
   __m256 sum = _mm256_setzero_ps();
-  for (int32_t p = at.first; p < at.end; p += LANES) {
-    __m512 e = cpu_exp_avx512(_mm512_sub_ps(_mm512_loadu_ps(scores + p), largest));
-    _mm512_storeu_ps(scores + p, e);
-    sum = _mm256_add_ps(sum, _mm512_castps512_ps256(e)); /* a lane is a position mod CPU_LANES */
-    sum = _mm256_add_ps(sum, _mm512_extractf32x8_ps(e, 1));
+  for (int32_t p = at.first; p < at.end; p += OPS_CHUNK) {
+    __m512 low = cpu_exp_avx512(_mm512_sub_ps(_mm512_loadu_ps(scores + p), largest));
+    __m512 high = cpu_exp_avx512(_mm512_sub_ps(_mm512_loadu_ps(scores + p + LANES), largest));
+    _mm512_storeu_ps(scores + p, low);
+    _mm512_storeu_ps(scores + p + LANES, high);
+    const __m512 both = _mm512_add_ps(low, high);
+    sum = _mm256_add_ps(sum, _mm256_add_ps(_mm512_castps512_ps256(both), _mm512_extractf32x8_ps(both, 1)));
   }
   float lane[CPU_LANES];
   _mm256_storeu_ps(lane, sum);
@@ -384,7 +433,8 @@ static float *values_begin(const batch *b, const progress *g, int32_t q) {
 static void attend_split(batch *b, const passes *with, progress *g) {
   const cpu_attention *a = b->a;
   cpu_softmax split[CPU_QUERIES_MAX];
-  uint32_t sees = 0;
+  int32_t last = b->from;
+  b->sees = 0;
   score_split(b, &with[b->count]);
   for (int32_t q = 0; q < b->count; q++) {
     int32_t row = row_index(b, q), end = cpu_keys_end(a, row), to = b->from + OPS_SPLIT;
@@ -392,17 +442,18 @@ static void attend_split(batch *b, const passes *with, progress *g) {
     if (cpu_seen(a, row, b->from, to).first >= to) continue;
     *(g->begun & 1u << q ? &split[q] : &g->all[q]) = weigh(b, q, to);
     b->values[q] = values_begin(b, g, q);
-    sees |= 1u << q;
+    b->sees |= 1u << q;
+    last = to > last ? to : last;
   }
-  add_split(b, with);
-  join(b, g, sees & g->begun, split);
-  g->begun |= sees;
+  add_split(b, with, last);
+  join(b, g, b->sees & g->begun, split);
+  g->begun |= b->sees;
 }
 
 static void attend(batch *b) {
   const cpu_attention *a = b->a;
   const passes *with = passes_by_queries[a->type];
-  float later[CPU_QUERIES_MAX * OPS_HEAD_DIM_MAX];
+  float later[CPU_QUERIES_MAX * OPS_HEAD_DIM_MAX], chains[CPU_QUERIES_MAX * OPS_HEAD_DIM_MAX];
   progress g = {.later = later};
   int32_t begin = INT32_MAX, end = 0;
   for (int32_t q = 0; q < b->count; q = next_row(b, q)) {
@@ -410,6 +461,7 @@ static void attend(batch *b) {
     begin = first < begin ? first : begin;
     end = last > end ? last : end;
   }
+  b->chains = chains;
   pack_queries(b);
   score_staged(b, &with[b->count]);
   for (b->from = begin / OPS_SPLIT * OPS_SPLIT; b->from < end; b->from += OPS_SPLIT)

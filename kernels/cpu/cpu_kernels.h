@@ -118,7 +118,7 @@ static inline ops_span cpu_seen(const cpu_attention *a, int32_t i, int32_t from,
   return (ops_span){s->first > from ? s->first : from, s->end < to ? s->end : to};
 }
 
-_Static_assert(OPS_SPLIT == 32 * OPS_TILE, "a split's tiles are the bits of a word");
+_Static_assert(OPS_SPLIT <= 32 * OPS_TILE, "a split's tiles are the bits of a word");
 
 /* The tiles of the split from position `from` on in which row i sees committed keys. */
 static inline uint32_t cpu_tiles_seen(const cpu_attention *a, int32_t i, int32_t from) {
@@ -134,12 +134,12 @@ static inline uint32_t cpu_tiles_seen(const cpu_attention *a, int32_t i, int32_t
   return tiles;
 }
 
-/* Makes the scores of [from, to), part of one split, whole tiles: scores[p - from] becomes -infinity where
- * row i does not see p, which then adds exactly zero. Returns the tiles that it sees, as positions in the
+/* Makes the scores of [from, to), part of one split, whole chunks: scores[p - from] becomes -infinity where
+ * row i does not see p, which then adds exactly zero. Returns the chunks that it sees, as positions in the
  * split. */
 static inline ops_span cpu_hide_unseen(const cpu_attention *a, int32_t i, int32_t from, int32_t to,
                                        float *scores) {
-  int32_t begin = (cpu_seen(a, i, from, to).first - from) / OPS_TILE * OPS_TILE, at = begin;
+  int32_t begin = (cpu_seen(a, i, from, to).first - from) / OPS_CHUNK * OPS_CHUNK, at = begin;
   for (int32_t p = from; p < to;) {
     ops_span s = cpu_seen(a, i, p, to);
     if (s.first == s.end) break;
@@ -147,7 +147,7 @@ static inline ops_span cpu_hide_unseen(const cpu_attention *a, int32_t i, int32_
     at = s.end - from;
     p = s.end;
   }
-  for (; at % OPS_TILE; at++) scores[at] = -INFINITY;
+  for (; at % OPS_CHUNK; at++) scores[at] = -INFINITY;
   return (ops_span){begin, at};
 }
 

@@ -98,23 +98,34 @@ static ALWAYS_INLINE void add_value(const cpu_attention *a, const cpu_row *r, in
     y[d] = fmaf(weight, element(a->type, values, first + (size_t)d), y[d]);
 }
 
+/* The chunk's positions up to `to`: e become their exp(score - largest), y their values, weighted by it. */
+static ALWAYS_INLINE void attention_chunk(const cpu_attention *a, int32_t row, int32_t from, int32_t to,
+                                          float largest, float *e, float *y) {
+  for (int32_t i = 0; i < OPS_CHUNK; i++) e[i] = 0.0f;
+  for (int32_t d = 0; d < a->head_dim; d++) y[d] = 0.0f;
+  for (int32_t p = from; (p = cpu_seen(a, row, p, to).first) < to; p++) {
+    e[p - from] = cpu_exp(a->scores[p % OPS_SPLIT] - largest);
+    add_value(a, &a->row[row], p, e[p - from], y);
+  }
+}
+
 /* The positions [from, to) of a split: y becomes their values, weighted by exp(score - largest). */
 static ALWAYS_INLINE cpu_softmax attention_split(const cpu_attention *a, int32_t row, const float *q,
                                                  int32_t from, int32_t to, float *y) {
-  const cpu_row *r = &a->row[row];
-  float *scores = a->scores, lane[CPU_LANES] = {0};
+  float lane[CPU_LANES] = {0}, e[OPS_CHUNK], values[OPS_HEAD_DIM_MAX];
   cpu_softmax s = {.largest = -INFINITY};
   for (int32_t p = from; (p = cpu_seen(a, row, p, to).first) < to; p++) {
-    scores[p - from] = dot_with_key(a, r, p, q) * a->scale;
-    s.largest = scores[p - from] > s.largest ? scores[p - from] : s.largest;
-  }
-  for (int32_t p = from; (p = cpu_seen(a, row, p, to).first) < to; p++) {
-    scores[p - from] = cpu_exp(scores[p - from] - s.largest);
-    lane[p % CPU_LANES] += scores[p - from];
+    const float score = dot_with_key(a, &a->row[row], p, q) * a->scale;
+    a->scores[p % OPS_SPLIT] = score;
+    s.largest = score > s.largest ? score : s.largest;
   }
   for (int32_t d = 0; d < a->head_dim; d++) y[d] = 0.0f;
-  for (int32_t p = from; (p = cpu_seen(a, row, p, to).first) < to; p++)
-    add_value(a, r, p, scores[p - from], y);
+  for (int32_t p = from; p < to; p += OPS_CHUNK) {
+    attention_chunk(a, row, p, p + OPS_CHUNK < to ? p + OPS_CHUNK : to, s.largest, e, values);
+    for (int32_t i = 0; i < CPU_LANES; i++)
+      lane[i] += (e[i] + e[i + 2 * CPU_LANES]) + (e[i + CPU_LANES] + e[i + 3 * CPU_LANES]);
+    for (int32_t d = 0; d < a->head_dim; d++) y[d] += values[d];
+  }
   s.sum = cpu_lane_sum(lane);
   return s;
 }

@@ -1,28 +1,30 @@
 /* attention.cu - attention in splits of OPS_SPLIT logical positions (ops.h).
  *
- * A block takes one row and PACK query heads of one key-value head, and a thread for each position of a
- * split. Where rows and heads are too few to fill the device, each split is a block of its own, and a second
- * kernel combines them; otherwise a block goes through its splits in their order.
+ * A block takes one row and PACK query heads of one key-value head, and a warp a chunk of a split's
+ * positions: each lane scores one of them, and then sums a few components of the chunk's values. Where rows
+ * and heads alone do not fill the device, each split is a block of its own, and the last of a row's blocks
+ * combines what they leave; otherwise a block goes through its splits in their order.
  *
- * What has an order in a sum: a score is one thread's chain over the components. The eight lanes of the
- * softmax's sum are eight threads. A component of the result is one thread's chain over the positions, whose
- * values the whole block brings into shared memory ahead of it. A position of a gap between spans stands
- * there as -0, with a weight of +0: that adds -0, which changes no number, and reads nothing. So do the
- * positions before the first one that a row sees, back to a multiple of FOUR. */
+ * What has an order in a sum: a score is one lane's chain over the components, a component of a chunk's
+ * values one lane's chain over the positions. A position that the row does not see stands there with a weight
+ * and a value of zero. That may turn a -0 into +0, which the sum over the chunks does in any case. */
 #include "kernels/cuda/cache.cuh"
 #include "kernels/cuda/device_code.cuh"
 #include "kernels/cuda/launch.cuh"
 
-#define WARP        32
-#define THREADS     OPS_SPLIT
-#define WARPS       (THREADS / WARP)
-#define PACK_MAX    4
-#define PAIR        2  /* components of a result that one thread sums, a chain for each */
-#define FOUR        4  /* positions whose weights one access takes */
-#define KEYS_AHEAD  32 /* components of a key that are on their way together */
-#define UNIT_BYTES  16 /* of a value, that one thread copies */
-#define PIECES      4  /* of values, of which all but one are on their way */
-#define PIECE_BYTES (THREADS * UNIT_BYTES)
+#define WARP       DEVICE_LANES
+#define THREADS    OPS_SPLIT
+#define WARPS      (OPS_SPLIT / OPS_CHUNK)
+#define PACK_MAX   4
+#define FOUR       4                     /* floats that one access takes */
+#define JOIN_AHEAD 8                     /* splits whose values are on their way at once */
+#define SPREAD_MAX LAUNCH_BLOCKS_AT_ONCE /* packs of heads up to which splits are blocks of their own */
+static_assert(OPS_CHUNK == WARP, "a lane for each position of a chunk");
+
+/* Blocks of one head are few, so that each has a processor's registers to itself. */
+template <int PACK> constexpr int blocks_of_processor = PACK == 1 ? 1 : 2;
+/* Bytes of a key, or of a chunk's values, that a lane has on their way at once. */
+template <int PACK> constexpr int bytes_ahead = PACK == 1 ? 256 : 128;
 
 typedef struct partial { /* what a split leaves for one query head, beside its values */
   float largest, sum;
@@ -38,6 +40,7 @@ typedef struct attention_job {
   float scale;
   const float *q;
   float *y;
+  int32_t *arrived;  /* [SPREAD_MAX]: blocks of a row's pack that have left their split; 0 between kernels */
   partial *partials; /* [rows][heads][splits] */
   float *values;     /* [rows][heads][splits][head_dim] */
 } attention_job;
@@ -45,24 +48,16 @@ typedef struct attention_job {
 /* --- memory of a block --- */
 
 typedef struct quad {
-  alignas(16) float x[4];
+  alignas(16) float x[FOUR];
 } quad;
 
 template <int PACK> struct shared_memory {
-  unsigned char pieces[PIECES][PIECE_BYTES];
   alignas(16) float weights[PACK][THREADS]; /* exp(score - largest), 0 where the row sees nothing */
-  int32_t slots[THREADS];     /* the cache's row of each position, -1 where the row sees nothing */
-  float largest[PACK][WARPS]; /* of a warp's scores */
-  alignas(16) float sums[PACK];
+  const void *values[THREADS];              /* of each position, zeros where the row sees nothing */
+  float largest[PACK][WARPS];               /* of a chunk's scores */
+  float lanes[WARPS][PACK_MAX][CPU_LANES];  /* sums of a chunk's weights */
+  int32_t arrived;
 };
-
-static __device__ __host__ inline int32_t quads_of(int32_t head_dim) {
-  return (head_dim + 3) / 4;
-}
-
-static __device__ __host__ inline int32_t pairs_of(int32_t head_dim) {
-  return (head_dim + PAIR - 1) / PAIR;
-}
 
 /* Nothing else may hold this pointer: where a structure has it beside pointers to global memory, nvcc 13.0
  * takes all of them for pointers to shared memory. */
@@ -71,20 +66,27 @@ template <int PACK> static __device__ __forceinline__ shared_memory<PACK> &block
   return *(shared_memory<PACK> *)shared;
 }
 
-/* [PACK][quads_of(head_dim)] */
-template <int PACK> static __device__ __forceinline__ quad *block_queries() {
-  return (quad *)(&block_memory<PACK>() + 1);
+/* Rows of as many floats as a row of the cache has elements follow: [PACK] queries, whose padding is zeros,
+ */
+template <int PACK> static __device__ __forceinline__ float *block_queries() {
+  return (float *)(&block_memory<PACK>() + 1);
 }
 
-template <int PACK> static size_t shared_bytes(int32_t head_dim) {
-  return sizeof(shared_memory<PACK>) + (size_t)(PACK * quads_of(head_dim)) * sizeof(quad);
+/* [WARPS][PACK] values of chunks, */
+template <int PACK> static __device__ __forceinline__ float *block_chunks(int32_t row) {
+  return block_queries<PACK>() + PACK * row;
+}
+
+/* and [PACK] values of all splits so far. */
+template <int PACK> static __device__ __forceinline__ float *block_totals(int32_t row) {
+  return block_queries<PACK>() + PACK * row * (1 + WARPS);
+}
+
+template <int PACK> static size_t shared_bytes(int32_t row) {
+  return sizeof(shared_memory<PACK>) + (size_t)(PACK * row * (2 + WARPS)) * sizeof(float);
 }
 
 /* --- what a row sees --- */
-
-typedef struct range {
-  int32_t first, end;
-} range;
 
 typedef struct row_view {
   ops_row row;
@@ -100,39 +102,18 @@ static __device__ row_view view_of(const attention_job &j, int32_t row) {
   return v;
 }
 
-/* How many spans begin before p. */
-static __device__ int32_t spans_before(const row_view &v, int32_t p) {
-  int32_t low = 0, high = v.count;
+/* Does the row see one of the positions [from, to)? */
+static __device__ bool sees(const row_view &v, int32_t from, int32_t to) {
+  int32_t low = 0, high = v.count; /* spans before `low` begin before `to` */
   DEVICE_NO_UNROLL
   while (low < high) {
     const int32_t middle = (low + high) / 2;
-    if (v.spans[middle].first < p)
+    if (v.spans[middle].first < to)
       low = middle + 1;
     else
       high = middle;
   }
-  return low;
-}
-
-static __device__ bool sees(const row_view &v, int32_t p) {
-  const int32_t i = spans_before(v, p + 1);
-  return i > 0 && p < v.spans[i - 1].end;
-}
-
-/* From the first (rounded down to FOUR) to the last position of a split that the row sees; there may be gaps
- * between them. */
-static __device__ range seen_of_split(const row_view &v, int32_t split) {
-  const int32_t begin = split * OPS_SPLIT, end = begin + OPS_SPLIT;
-  const int32_t before = spans_before(v, begin + 1), last = spans_before(v, end) - 1;
-  range r = {begin, begin};
-  if (last < 0) return r;
-  r.end = v.spans[last].end < end ? v.spans[last].end : end;
-  if (before > 0 && begin < v.spans[before - 1].end) return r;
-  if (before <= last)
-    r.first = v.spans[before].first / FOUR * FOUR;
-  else
-    r.end = begin;
-  return r;
+  return low > 0 && from < v.spans[low - 1].end;
 }
 
 /* --- one split --- */
@@ -140,91 +121,76 @@ static __device__ range seen_of_split(const row_view &v, int32_t split) {
 template <class T, int PACK> struct block_job {
   const attention_job &j;
   row_view view;
-  int32_t head, dim; /* the first query head */
+  int32_t head, dim, row; /* head: the first query head; row: elements of a row of the cache */
   cache_area<T> committed, staged;
-  /* Values are copied in pieces of whole positions; this thread's part of each: a unit of its position
-   * `mine`.
-   */
-  int32_t unit, piece, mine, offset; /* unit: bytes; piece: positions; mine < 0: none; offset: bytes */
-  int32_t old;                       /* positions before it were there before this forward */
+  int32_t old; /* positions before it were there before this forward */
 };
 
-template <class T, int PACK> static __device__ void find_slots(block_job<T, PACK> &b, int32_t base) {
+static __device__ const quad zeros[OPS_HEAD_DIM_MAX / FOUR] = {};
+
+/* Where the key of this thread's position lies, NULL where the row does not see it. Leaves in shared memory
+ * where the value lies, and asks for it if it is one of the early ones. */
+template <class T, int PACK>
+static __device__ const T *find_position(const block_job<T, PACK> &b, int32_t p, int32_t early) {
   const ops_row &row = b.view.row;
-  const int32_t p = base + (int32_t)threadIdx.x;
-  int32_t slot = -1;
-  if (sees(b.view, p))
-    slot = p < row.length ? cache_row(b.j.kv, row.sequence, p)
-                          : b.j.rows.batch->paths[row.path_at + p - row.length];
-  block_memory<PACK>().slots[threadIdx.x] = slot;
-}
-
-/* Asks for this thread's position: its value, and as its share of a tile of keys every OPS_TILE-th line. */
-template <class T, int PACK>
-static __device__ void ask_for_position(const block_job<T, PACK> &b, int32_t base) {
-  const int32_t p = base + (int32_t)threadIdx.x, slot = block_memory<PACK>().slots[threadIdx.x];
-  if (slot < 0) return;
-  const cache_area<T> &area = p < b.view.row.length ? b.committed : b.staged;
-  const int32_t bytes = b.dim * (int32_t)sizeof(T), mine = slot % OPS_TILE;
-  const char *tile = (const char *)(area.keys + cache_key_at(b.j.kv, slot - mine));
-  const char *value = (const char *)(area.values + cache_value_at(b.j.kv, slot));
-  DEVICE_NO_UNROLL
-  for (int32_t at = mine * DEVICE_LINE; at < OPS_TILE * bytes; at += OPS_TILE * DEVICE_LINE)
-    device_prefetch(tile + at);
-  DEVICE_NO_UNROLL
-  for (int32_t at = 0; at < bytes; at += DEVICE_LINE) device_prefetch(value + at);
-}
-
-template <class T> static __device__ __forceinline__ T negative_zero();
-template <> __device__ __forceinline__ float negative_zero() {
-  return -0.0f;
-}
-template <> __device__ __forceinline__ uint16_t negative_zero() {
-  return 0x8000;
-}
-
-/* Asks for this thread's part of piece i, as far as it is of positions `of`. */
-template <class T, int PACK>
-static __device__ void copy_piece(block_job<T, PACK> &b, const range &r, int32_t i, const range &of) {
-  const int32_t p = r.first + i * b.piece + b.mine;
-  if (b.mine < 0 || p >= r.end || p < of.first || p >= of.end) return;
-  const int32_t slot = block_memory<PACK>().slots[p % OPS_SPLIT];
-  unsigned char *to = block_memory<PACK>().pieces[i % PIECES] +
-                      (size_t)(b.mine * PAIR * pairs_of(b.dim)) * sizeof(T) + (size_t)b.offset;
-  if (slot < 0) {
+  const T *key = NULL, *value = (const T *)zeros;
+  if (sees(b.view, p, p + 1)) {
+    const bool committed = p < row.length;
+    const int32_t at =
+        committed ? cache_row(b.j.kv, row.sequence, p) : b.j.rows.batch->paths[row.path_at + p - row.length];
+    const cache_area<T> &area = committed ? b.committed : b.staged;
+    key = area.keys + cache_key_at(b.j.kv, at);
+    value = area.values + cache_value_at(b.j.kv, at);
     DEVICE_NO_UNROLL
-    for (int32_t k = 0; k < b.unit / (int32_t)sizeof(T); k++) ((T *)to)[k] = negative_zero<T>();
-    return;
+    for (int32_t d = 0; p < early && d < b.row; d += DEVICE_LINE / (int32_t)sizeof(T))
+      device_prefetch(value + d);
   }
-  const T *values = (p < b.view.row.length ? b.committed : b.staged).values + cache_value_at(b.j.kv, slot);
-  const unsigned char *from = (const unsigned char *)values + b.offset;
-  if (b.unit == UNIT_BYTES)
-    device_copy_16(to, from);
-  else
-    *(T *)to = *(const T *)from;
+  block_memory<PACK>().values[threadIdx.x] = value;
+  return key;
 }
 
-/* The thread's position against all heads. */
+template <class T> struct key_unit { alignas(16) T x[CUDA_KV_UNIT]; };
+
+template <class T, int PACK> struct key_units { /* side by side */
+  static constexpr int COUNT = bytes_ahead<PACK> / (int)sizeof(key_unit<T>);
+  key_unit<T> of[COUNT];
+};
+
 template <class T, int PACK>
-static __device__ void score(const block_job<T, PACK> &b, const T *key, float (&scores)[PACK]) {
-  const int32_t quads = quads_of(b.dim);
-  int32_t d = 0;
-  DEVICE_NO_UNROLL
-  for (; d + KEYS_AHEAD <= b.dim; d += KEYS_AHEAD) {
-    T k[KEYS_AHEAD];
-    DEVICE_UNROLL for (int i = 0; i < KEYS_AHEAD; i++) k[i] = key[(size_t)(d + i) * OPS_TILE];
-    DEVICE_UNROLL for (int i = 0; i < KEYS_AHEAD; i += 4) {
+static __device__ __forceinline__ void load_key(key_units<T, PACK> &k, const T *key, int32_t first,
+                                                int32_t units) {
+  DEVICE_UNROLL for (int i = 0; i < k.COUNT; i++) {
+    if (first + i < units)
+      k.of[i] = device_load<key_unit<T>>(key + (size_t)(first + i) * (OPS_TILE * CUDA_KV_UNIT));
+  }
+}
+
+template <class T, int PACK>
+static __device__ __forceinline__ void add_key(const block_job<T, PACK> &b, const key_units<T, PACK> &k,
+                                               int32_t first, float (&scores)[PACK]) {
+  const float *queries = block_queries<PACK>() + first * CUDA_KV_UNIT;
+  DEVICE_UNROLL for (int i = 0; i < k.COUNT; i++) {
+    if ((first + i) * CUDA_KV_UNIT >= b.row) break;
+    DEVICE_UNROLL for (int c = 0; c < CUDA_KV_UNIT; c += FOUR) {
       DEVICE_UNROLL for (int h = 0; h < PACK; h++) {
-        const quad q = block_queries<PACK>()[h * quads + (d + i) / 4];
-        DEVICE_UNROLL for (int c = 0; c < 4; c++) scores[h] = fmaf(q.x[c], cache_load(k[i + c]), scores[h]);
+        const quad q = device_load<quad>(queries + h * b.row + i * CUDA_KV_UNIT + c);
+        DEVICE_UNROLL for (int e = 0; e < FOUR; e++) scores[h] =
+            fmaf(q.x[e], cache_load(k.of[i].x[c + e]), scores[h]);
       }
     }
   }
+}
+
+/* The thread's position against all heads. The key's first units are there. */
+template <class T, int PACK>
+static __device__ __forceinline__ void score(const block_job<T, PACK> &b, const T *key, key_units<T, PACK> &k,
+                                             float (&scores)[PACK]) {
+  const int32_t units = b.row / CUDA_KV_UNIT;
+  DEVICE_UNROLL for (int h = 0; h < PACK; h++) scores[h] = 0;
   DEVICE_NO_UNROLL
-  for (; d < b.dim; d++) {
-    const float k = cache_load(key[(size_t)d * OPS_TILE]);
-    DEVICE_UNROLL for (int h = 0; h < PACK; h++) scores[h] =
-        fmaf(block_queries<PACK>()[h * quads + d / 4].x[d % 4], k, scores[h]);
+  for (int32_t first = 0; first < units; first += k.COUNT) {
+    if (first > 0) load_key(k, key, first, units);
+    add_key(b, k, first, scores);
   }
   DEVICE_UNROLL for (int h = 0; h < PACK; h++) scores[h] *= b.j.scale;
 }
@@ -234,10 +200,10 @@ static __device__ float larger(float a, float b) {
   return a > b ? a : b;
 }
 
-/* The largest score of each head, in every thread. */
+/* The largest score of each head, in every thread. Ends with a barrier. */
 template <int PACK>
-static __device__ void find_largest(shared_memory<PACK> &memory, const float (&scores)[PACK],
-                                    float (&largest)[PACK]) {
+static __device__ __forceinline__ void find_largest(const float (&scores)[PACK], float (&largest)[PACK]) {
+  shared_memory<PACK> &memory = block_memory<PACK>();
   const int32_t lane = (int32_t)threadIdx.x % WARP, warp = (int32_t)threadIdx.x / WARP;
   DEVICE_UNROLL for (int h = 0; h < PACK; h++) {
     float most = larger(scores[h], -INFINITY);
@@ -252,125 +218,98 @@ static __device__ void find_largest(shared_memory<PACK> &memory, const float (&s
   }
 }
 
-/* One warp: eight lanes a head, which are then added in the order of cpu_lane_sum. */
-template <int PACK> static __device__ void sum_weights(shared_memory<PACK> &memory, const range &r) {
-  const int32_t h = (int32_t)threadIdx.x % WARP / CPU_LANES, lane = (int32_t)threadIdx.x % CPU_LANES;
-  const int32_t first = r.first % OPS_SPLIT / CPU_LANES * CPU_LANES,
-                end = r.end - r.first / OPS_SPLIT * OPS_SPLIT;
-  float sum = 0;
-  if (h < PACK) {
-    DEVICE_UNROLL_BY(8) for (int32_t i = first + lane; i < end; i += CPU_LANES) sum += memory.weights[h][i];
+/* Leaves the weight of the thread's position, and the sums of the chunk's. */
+template <int PACK>
+static __device__ __forceinline__ void weigh(bool seen, const float (&scores)[PACK],
+                                             const float (&largest)[PACK]) {
+  shared_memory<PACK> &memory = block_memory<PACK>();
+  const int32_t lane = (int32_t)threadIdx.x % WARP, warp = (int32_t)threadIdx.x / WARP;
+  DEVICE_UNROLL for (int h = 0; h < PACK; h++) {
+    const float e = seen ? cpu_exp(scores[h] - largest[h]) : 0.0f;
+    memory.weights[h][threadIdx.x] = e;
+    float sum = e + __shfl_xor_sync(~0u, e, 2 * CPU_LANES);
+    sum += __shfl_xor_sync(~0u, sum, CPU_LANES);
+    if (lane < CPU_LANES) memory.lanes[warp][h][lane] = sum;
   }
-  for (int by = CPU_LANES / 2; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
-  if (h < PACK && lane == 0) memory.sums[h] = sum;
+  __syncwarp();
 }
 
-/* Leaves the weights in shared memory, and the largest score of each head in every thread. */
-template <class T, int PACK>
-static __device__ void weigh(block_job<T, PACK> &b, const range &r, float (&largest)[PACK]) {
-  const int32_t slot = block_memory<PACK>().slots[threadIdx.x];
-  const int32_t p = r.first / OPS_SPLIT * OPS_SPLIT + (int32_t)threadIdx.x;
-  float scores[PACK] = {0};
-  if (slot >= 0) {
-    const T *keys = (p < b.view.row.length ? b.committed : b.staged).keys;
-    score(b, keys + cache_key_at(b.j.kv, slot), scores);
-  } else {
-    DEVICE_UNROLL for (int h = 0; h < PACK; h++) scores[h] = -INFINITY;
-  }
-  find_largest(block_memory<PACK>(), scores, largest);
-  DEVICE_UNROLL for (int h = 0; h < PACK; h++) block_memory<PACK>().weights[h][threadIdx.x] =
-      slot >= 0 ? cpu_exp(scores[h] - largest[h]) : 0.0f;
-  __syncthreads();
-  if (threadIdx.x / WARP == WARPS - 1) sum_weights(block_memory<PACK>(), r);
+/* --- a chunk's values: WIDE components a lane --- */
+
+template <class T, int WIDE> struct value_part { alignas(WIDE * sizeof(T)) T x[WIDE]; };
+
+template <class T, int PACK, int WIDE> struct value_parts { /* of positions one after the other */
+  static constexpr int FIT = bytes_ahead<PACK> / (int)sizeof(value_part<T, WIDE>);
+  static constexpr int COUNT = FIT < WARP ? FIT : WARP;
+  value_part<T, WIDE> of[COUNT];
+};
+
+/* Of the warp's positions from `first` on, the components from d on: without branches, so that all of them
+ * are on their way at once. */
+template <class T, int PACK, int WIDE>
+static __device__ __forceinline__ void load_values(const block_job<T, PACK> &b, value_parts<T, PACK, WIDE> &v,
+                                                   int32_t first, int32_t d) {
+  const void *const *values = block_memory<PACK>().values + (int32_t)threadIdx.x / WARP * WARP + first;
+  const int32_t at = d < b.row ? d : 0;
+  DEVICE_UNROLL for (int i = 0; i < v.COUNT; i++) v.of[i] =
+      device_load<value_part<T, WIDE>>((const T *)values[i] + at);
 }
 
-/* Two components of a head's result: which a thread has, and what they are so far. */
-typedef struct chains {
-  int32_t head, d; /* head: of the block's; PACK or more: none */
-  float value[PAIR];
-} chains;
-
-static __device__ __forceinline__ float2 load_pair(const float *at) {
-  return device_load<float2>(at);
-}
-
-static __device__ __forceinline__ float2 load_pair(const uint16_t *at) {
-  const uint32_t both = device_load<uint32_t>(at);
-  return {device_half(both & 0xffff), device_half(both >> 16)};
-}
-
-template <class T, int PACK>
-static __device__ __forceinline__ void add_piece(const block_job<T, PACK> &b, const range &r, int32_t i,
-                                                 chains &c) {
-  const int32_t first = r.first + i * b.piece, left = r.end - first, n = left < b.piece ? left : b.piece;
-  const int32_t stride = PAIR * pairs_of(b.dim);
-  const float *weights = block_memory<PACK>().weights[c.head] + first % OPS_SPLIT;
-  const T *values = (const T *)block_memory<PACK>().pieces[i % PIECES] + c.d;
-  float sum[PAIR] = {c.value[0], c.value[1]};
-  const int32_t fours = b.piece % FOUR == 0 ? n : 0; /* otherwise a piece may begin between two FOURs */
-  int32_t k = 0;
-  DEVICE_UNROLL_BY(4) for (; k + FOUR <= fours; k += FOUR) {
-    const float4 w = device_load<float4>(weights + k);
-    const float each[FOUR] = {w.x, w.y, w.z, w.w};
-    DEVICE_UNROLL for (int32_t j = 0; j < FOUR; j++) {
-      const float2 value = load_pair(values + (k + j) * stride);
-      sum[0] = fmaf(each[j], value.x, sum[0]), sum[1] = fmaf(each[j], value.y, sum[1]);
+template <class T, int PACK, int WIDE>
+static __device__ __forceinline__ void add_values(const value_parts<T, PACK, WIDE> &v, int32_t first,
+                                                  float (&sums)[PACK][WIDE]) {
+  const float *weights = block_memory<PACK>().weights[0] + (int32_t)threadIdx.x / WARP * WARP + first;
+  DEVICE_UNROLL for (int i = 0; i < v.COUNT; i += FOUR) {
+    DEVICE_UNROLL for (int h = 0; h < PACK; h++) {
+      const quad w = device_load<quad>(weights + h * THREADS + i);
+      DEVICE_UNROLL for (int k = 0; k < FOUR; k++) {
+        DEVICE_UNROLL for (int c = 0; c < WIDE; c++) sums[h][c] =
+            fmaf(w.x[k], cache_load(v.of[i + k].x[c]), sums[h][c]);
+      }
     }
   }
-  DEVICE_NO_UNROLL
-  for (; k < n; k++) {
-    const float2 value = load_pair(values + k * stride);
-    sum[0] = fmaf(weights[k], value.x, sum[0]), sum[1] = fmaf(weights[k], value.y, sum[1]);
-  }
-  c.value[0] = sum[0], c.value[1] = sum[1];
 }
 
-/* chains' values and the heads' sums and largest scores. The slots and the queries are on their way to shared
- * memory, and so are the first pieces, as far as positions are `early`. Ends with a barrier. */
-template <class T, int PACK>
-static __device__ void attend_split(block_job<T, PACK> &b, const range &r, const range &early, chains &c,
-                                    float (&largest)[PACK]) {
-  const range all = {0, INT32_MAX}, rest = {early.end, INT32_MAX};
-  const int32_t pieces = (r.end - r.first + b.piece - 1) / b.piece;
-  __syncthreads();
+/* Leaves the chunk's values in shared memory. The first ones are on their way. */
+template <class T, int PACK, int WIDE>
+static __device__ __forceinline__ void sum_chunk(const block_job<T, PACK> &b, value_parts<T, PACK, WIDE> &v) {
+  float *chunk = block_chunks<PACK>(b.row) + (int32_t)threadIdx.x / WARP * PACK * b.row;
   DEVICE_NO_UNROLL
-  for (int32_t i = 0; i < PIECES - 1; i++) {
-    copy_piece(b, r, i, rest);
-    device_copies_end();
+  for (int32_t at = 0; at < b.row; at += WARP * WIDE) {
+    const int32_t d = at + (int32_t)threadIdx.x % WARP * WIDE;
+    float sums[PACK][WIDE] = {};
+    DEVICE_UNROLL for (int32_t first = 0; first < WARP; first += v.COUNT) {
+      if (at + first > 0) load_values(b, v, first, d);
+      add_values<T, PACK, WIDE>(v, first, sums);
+    }
+    if (d >= b.row) continue;
+    DEVICE_UNROLL for (int h = 0; h < PACK; h++) {
+      DEVICE_UNROLL for (int c = 0; c < WIDE; c++) chunk[h * b.row + d + c] = sums[h][c];
+    }
   }
-  weigh(b, r, largest);
-  c.value[0] = c.value[1] = 0;
-  DEVICE_NO_UNROLL
-  for (int32_t i = 0; i < pieces; i++) {
-    device_copies_wait<PIECES - 2>();
-    __syncthreads();
-    copy_piece(b, r, i + PIECES - 1, all);
-    device_copies_end();
-    if (c.head < PACK) add_piece(b, r, i, c);
-  }
-  __syncthreads();
 }
 
-/* --- splits together --- */
-
-typedef struct total { /* of the splits so far */
-  float largest, sum, value;
-  bool any;
-} total;
-
-static __device__ __forceinline__ void add_split(total &t, float largest, float sum, float value) {
-  if (!t.any) {
-    t = {largest, sum, value, true};
-    return;
-  }
-  const float m = larger(largest, t.largest), a = cpu_exp(t.largest - m), b = cpu_exp(largest - m);
-  t.sum = fmaf(sum, b, t.sum * a);
-  t.value = fmaf(value, b, t.value * a);
-  t.largest = m;
+/* The sum of the split's weights for head lane / CPU_LANES, in the order of cpu_lane_sum. */
+template <int PACK> static __device__ __forceinline__ float sum_of_weights() {
+  const int32_t lane = (int32_t)threadIdx.x % WARP;
+  float sum = 0;
+  DEVICE_UNROLL for (int w = 0; w < WARPS; w++) sum +=
+      block_memory<PACK>().lanes[w][lane / CPU_LANES][lane % CPU_LANES];
+  for (int by = CPU_LANES / 2; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
+  return sum;
 }
 
-static __device__ __forceinline__ float result_of(const total &t) {
-  return t.value * (1.0f / t.sum);
+/* Rows of a block's heads lie one after the other: of which head element i is. */
+template <int PACK> static __device__ __forceinline__ int32_t head_of(int32_t i, int32_t row) {
+  return PACK == 1 ? 0 : i / row;
+}
+
+/* Component i % row of head i / row. */
+template <int PACK> static __device__ __forceinline__ float sum_of_chunks(int32_t row, int32_t i) {
+  const float *chunks = block_chunks<PACK>(row) + i;
+  float sum = 0;
+  DEVICE_UNROLL for (int w = 0; w < WARPS; w++) sum += chunks[w * PACK * row];
+  return sum;
 }
 
 /* Index of (row, query head) in q and y, in heads. */
@@ -378,151 +317,285 @@ static __device__ size_t head_at(const attention_job &j, int32_t row, int32_t he
   return (size_t)row * (size_t)j.heads + (size_t)head;
 }
 
-/* Of a piece: whole FOURs where that many fit. */
-static __device__ int32_t positions_of(int32_t units) {
-  const int32_t n = THREADS / units;
-  return n >= FOUR ? n / FOUR * FOUR : n;
+/* Element i of the queries, which are padded with zeros. */
+template <class T, int PACK> static __device__ float query_at(const block_job<T, PACK> &b, int32_t i) {
+  const int32_t h = head_of<PACK>(i, b.row), d = i - h * b.row;
+  if (h >= PACK || d >= b.dim) return 0;
+  return b.j.q[head_at(b.j, (int32_t)blockIdx.x, b.head + h) * (size_t)b.dim + (size_t)d];
 }
 
-template <class T, int PACK> static __device__ block_job<T, PACK> block_of(const attention_job &j) {
-  const int32_t row = (int32_t)blockIdx.x, head = (int32_t)blockIdx.y * PACK, dim = j.kv.head_dim;
-  const int32_t kv_head = head / (j.heads / j.kv.kv_heads);
-  const int32_t bytes = dim * (int32_t)sizeof(T),
-                unit = bytes % UNIT_BYTES == 0 ? UNIT_BYTES : (int32_t)sizeof(T);
-  const int32_t units = bytes / unit; /* of a position */
-  block_job<T, PACK> b = {j,
-                          view_of(j, row),
-                          head,
-                          dim,
-                          cache_area_of<T>(j.kv, false, j.layer, kv_head),
-                          cache_area_of<T>(j.kv, true, j.layer, kv_head),
-                          unit,
-                          positions_of(units),
-                          (int32_t)threadIdx.x / units,
-                          (int32_t)threadIdx.x % units * unit,
-                          0};
-  if (b.mine >= b.piece) b.mine = -1;
-  const int32_t old = b.view.row.length - j.rows.batch->row_count;
-  b.old = old > 0 ? old : 0;
-  return b;
+/* own: the thread's first element. Ends with a barrier. */
+template <class T, int PACK> static __device__ void keep_queries(const block_job<T, PACK> &b, float own) {
+  DEVICE_NO_UNROLL
+  for (int32_t i = (int32_t)threadIdx.x; i < PACK * b.row; i += THREADS) {
+    block_queries<PACK>()[i] = own;
+    own = query_at(b, i + THREADS);
+  }
+  __syncthreads();
 }
 
-template <class T, int PACK> static __device__ void load_queries(const block_job<T, PACK> &b) {
-  const float *q = b.j.q + head_at(b.j, (int32_t)blockIdx.x, b.head) * (size_t)b.dim;
-  float *queries = block_queries<PACK>()->x;
-  DEVICE_UNROLL for (int32_t h = 0; h < PACK; h++) {
-    DEVICE_NO_UNROLL
-    for (int32_t i = (int32_t)threadIdx.x; i < b.dim; i += THREADS)
-      queries[h * quads_of(b.dim) * 4 + i] = q[h * b.dim + i];
+/* Leaves the chunks' values and weights in shared memory; largest: of each head. The batch and the cache's
+ * older rows are there before the previous kernel has ended, so that in the block's first split the keys of
+ * positions before b.old are on their way when it has. A block of one head has the registers to let values
+ * come while it scores. Ends with a barrier. */
+template <class T, int PACK, int WIDE>
+static __device__ void attend_split(const block_job<T, PACK> &b, int32_t split, bool first,
+                                    float (&largest)[PACK]) {
+  const int32_t p = split * OPS_SPLIT + (int32_t)threadIdx.x, early = first ? b.old : INT32_MAX;
+  const int32_t units = b.row / CUDA_KV_UNIT, d = (int32_t)threadIdx.x % WARP * WIDE;
+  const T *key = find_position(b, p, early);
+  key_units<T, PACK> k;
+  value_parts<T, PACK, WIDE> v;
+  float scores[PACK];
+  DEVICE_NO_UNROLL
+  for (int later = 0; later < 2; later++) { /* one text for both */
+    if (first && later) device_wait_for_previous();
+    if (key && (p >= early) == later) load_key(k, key, 0, units);
+  }
+  if (first) device_let_next_begin();
+  const float query = first ? query_at(b, (int32_t)threadIdx.x) : 0;
+  __syncwarp();
+  if (PACK == 1) load_values(b, v, 0, d);
+  if (first) keep_queries(b, query);
+  if (key) {
+    score(b, key, k, scores);
+  } else {
+    DEVICE_UNROLL for (int h = 0; h < PACK; h++) scores[h] = -INFINITY;
+  }
+  if (PACK > 1) load_values(b, v, 0, d);
+  find_largest(scores, largest);
+  weigh(key != NULL, scores, largest);
+  sum_chunk(b, v);
+  __syncthreads();
+}
+
+/* --- splits together --- */
+
+typedef struct total { /* of the splits so far */
+  float largest, sum;
+  bool any;
+} total;
+
+typedef struct factors {
+  float before, split;
+} factors;
+
+static __device__ __forceinline__ float joined(float before, float split, factors f) {
+  return fmaf(split, f.split, before * f.before);
+}
+
+/* Takes a split's weights in; the first split's factors are (0, 1), which are not to be used. */
+static __device__ __forceinline__ factors add_split(total &t, float largest, float sum) {
+  const float m = t.any ? larger(largest, t.largest) : largest;
+  const factors f = {cpu_exp(t.largest - m), cpu_exp(largest - m)};
+  t.sum = t.any ? joined(t.sum, sum, f) : sum;
+  t.largest = m;
+  t.any = true;
+  return f;
+}
+
+/* Of one of a block's heads, without an index that is not a constant. */
+template <class X, int PACK> static __device__ X pick(const X (&x)[PACK], int32_t head) {
+  X found = x[0];
+  DEVICE_UNROLL for (int h = 1; h < PACK; h++) found = h == head ? x[h] : found;
+  return found;
+}
+
+/* The split that is in shared memory becomes part of the block's totals. */
+template <int PACK>
+static __device__ void add_to_totals(int32_t row, const float (&largest)[PACK], total (&t)[PACK]) {
+  const bool begun = t[0].any;
+  const float sums = sum_of_weights<PACK>();
+  float *totals = block_totals<PACK>(row);
+  factors f[PACK];
+  DEVICE_UNROLL for (int h = 0; h < PACK; h++) f[h] =
+      add_split(t[h], largest[h], __shfl_sync(~0u, sums, h * CPU_LANES));
+  DEVICE_NO_UNROLL
+  for (int32_t i = (int32_t)threadIdx.x; i < PACK * row; i += THREADS) {
+    const float value = sum_of_chunks<PACK>(row, i);
+    totals[i] = begun ? joined(totals[i], value, pick(f, head_of<PACK>(i, row))) : value;
   }
 }
 
-/* What a split's block leaves for `combine`. */
+/* --- a split that is by itself --- */
+
+/* What the block leaves for the last one. */
 template <class T, int PACK>
-static __device__ void leave(const block_job<T, PACK> &b, int32_t split, const chains &c, float largest) {
+static __device__ void leave(const block_job<T, PACK> &b, int32_t split, const float (&largest)[PACK]) {
   const attention_job &j = b.j;
-  const size_t at = head_at(j, (int32_t)blockIdx.x, b.head + c.head) * (size_t)j.splits + (size_t)split;
-  for (int32_t i = 0; i < PAIR && c.d + i < b.dim; i++)
-    j.values[at * (size_t)b.dim + (size_t)(c.d + i)] = c.value[i];
-  if (c.d == 0) j.partials[at] = {largest, block_memory<PACK>().sums[c.head], 1, 0};
+  const size_t at = head_at(j, (int32_t)blockIdx.x, b.head) * (size_t)j.splits + (size_t)split;
+  const int32_t lane = (int32_t)threadIdx.x % WARP;
+  const float sum = sum_of_weights<PACK>();
+  if (threadIdx.x < PACK * CPU_LANES && lane % CPU_LANES == 0) {
+    const int32_t h = lane / CPU_LANES;
+    j.partials[at + (size_t)(h * j.splits)] = {pick(largest, h), sum, 1, 0};
+  }
+  DEVICE_NO_UNROLL
+  for (int32_t i = (int32_t)threadIdx.x; i < PACK * b.row; i += THREADS) {
+    const int32_t h = head_of<PACK>(i, b.row), d = i - h * b.row;
+    const float value = sum_of_chunks<PACK>(b.row, i);
+    if (d < b.dim) j.values[(at + (size_t)(h * j.splits)) * (size_t)b.dim + (size_t)d] = value;
+  }
 }
 
 template <class T, int PACK>
 static __device__ void leave_nothing(const block_job<T, PACK> &b, int32_t split) {
   const attention_job &j = b.j;
-  if (threadIdx.x >= PACK) return;
   const size_t head = head_at(j, (int32_t)blockIdx.x, b.head + (int32_t)threadIdx.x);
-  j.partials[head * (size_t)j.splits + (size_t)split].keys = 0;
-}
-
-/* Of one of a block's heads, without an index that is not a constant. */
-template <int PACK> static __device__ float pick(const float (&x)[PACK], int32_t head) {
-  float found = x[0];
-  DEVICE_UNROLL for (int h = 1; h < PACK; h++) found = h == head ? x[h] : found;
-  return found;
-}
-
-/* The splits that are this block's. */
-static __device__ range splits_of_block(const attention_job &j, const row_view &v) {
-  const int32_t split = (int32_t)blockIdx.z;
-  range all = {0, v.row.position / OPS_SPLIT + 1}, one = {split, split + 1};
-  return j.spread ? one : all;
-}
-
-/* What of a split the row sees; where that is something, its slots are found. */
-template <class T, int PACK> static __device__ range begin_split(block_job<T, PACK> &b, int32_t split) {
-  const range r = seen_of_split(b.view, split);
-  if (r.first < r.end) find_slots(b, split * OPS_SPLIT);
-  return r;
-}
-
-/* The batch and the cache's older rows are there before the previous kernel has ended: it asks for all
- * keys of the first split, and for its values of positions `early`. */
-template <class T, int PACK>
-static __device__ void wait_with_first_split(block_job<T, PACK> &b, const range &r, const range &early) {
-  if (r.first < r.end) {
-    ask_for_position(b, r.first / OPS_SPLIT * OPS_SPLIT);
-    __syncthreads();
-    DEVICE_NO_UNROLL
-    for (int32_t i = 0; i < PIECES - 1; i++) copy_piece(b, r, i, early);
-  }
   device_wait_for_previous();
   device_let_next_begin();
-  load_queries(b);
+  if (threadIdx.x < PACK) j.partials[head * (size_t)j.splits + (size_t)split].keys = 0;
 }
 
-template <class T, int PACK> static __device__ void attend_splits(block_job<T, PACK> &b, chains &c) {
-  const range splits = splits_of_block(b.j, b.view);
-  total totals[PAIR] = {};
-  float largest[PACK];
-  DEVICE_NO_UNROLL
-  for (int32_t split = splits.first; split < splits.end; split++) {
-    const bool first = split == splits.first;
-    const range early = {0, first ? b.old : 0}, r = begin_split(b, split);
-    if (first) wait_with_first_split(b, r, early);
-    if (r.first < r.end)
-      attend_split(b, r, early, c, largest);
-    else if (b.j.spread)
-      leave_nothing(b, split);
-    if (c.head >= PACK || r.first >= r.end) continue;
-    const float most = pick(largest, c.head);
-    if (b.j.spread)
-      leave(b, split, c, most);
-    else
-      DEVICE_UNROLL for (int i = 0; i < PAIR; i++)
-          add_split(totals[i], most, block_memory<PACK>().sums[c.head], c.value[i]);
+/* Is this the last of `count` blocks to have left its split? What the others wrote can then be read. */
+template <int PACK> static __device__ bool is_last(int32_t *arrived, int32_t count) {
+  shared_memory<PACK> &memory = block_memory<PACK>();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    memory.arrived = atomicAdd(arrived, 1) + 1;
+    if (memory.arrived == count) *arrived = 0;
+    __threadfence();
   }
-  if (b.j.spread || c.head >= PACK) return;
-  float *y = b.j.y + head_at(b.j, (int32_t)blockIdx.x, b.head + c.head) * (size_t)b.dim;
-  DEVICE_UNROLL for (int i = 0; i < PAIR; i++) if (c.d + i < b.dim) y[c.d + i] = result_of(totals[i]);
+  __syncthreads();
+  return memory.arrived == count;
 }
 
-template <class T, int PACK> static __global__ void __launch_bounds__(THREADS, 1) attend(attention_job j) {
-  if ((int32_t)blockIdx.x >= j.rows.batch->row_count) {
+/* Up to WARP splits, one a lane: each lane's factors, given the largest score before them, which becomes that
+ * of all. */
+static __device__ __forceinline__ factors factors_of(const partial &p, float &before) {
+  const int32_t lane = (int32_t)threadIdx.x % WARP;
+  float most = p.keys ? p.largest : -INFINITY;
+  DEVICE_UNROLL for (int by = 1; by < WARP; by *= 2) {
+    const float other = __shfl_up_sync(~0u, most, (unsigned)by);
+    most = lane >= by ? larger(other, most) : most;
+  }
+  most = larger(before, most);
+  float previous = __shfl_up_sync(~0u, most, 1u);
+  previous = lane == 0 ? before : previous;
+  before = __shfl_sync(~0u, most, WARP - 1);
+  return {cpu_exp(previous - most), cpu_exp(p.largest - most)};
+}
+
+/* Component d of a head, from all its splits. */
+static __device__ float join(const partial *partials, const float *values, int32_t count, int32_t dim,
+                             int32_t d) {
+  const int32_t lane = (int32_t)threadIdx.x % WARP;
+  float before = -INFINITY, sum = 0, value = 0;
+  bool any = false;
+  DEVICE_NO_UNROLL
+  for (int32_t first = 0; first < count; first += WARP) {
+    partial p = {0, 0, 0, 0};
+    factors f = {0, 0};
+    if (first + lane < count) p = device_load_fresh<partial>(partials + first + lane);
+    DEVICE_NO_UNROLL
+    for (int32_t at = first; at < first + WARP && at < count; at += JOIN_AHEAD) {
+      float ahead[JOIN_AHEAD];
+      DEVICE_UNROLL for (int i = 0; i < JOIN_AHEAD; i++) {
+        const int32_t split = at + i < count ? at + i : first;
+        ahead[i] = device_load_fresh<float>(values + (size_t)split * (size_t)dim + d);
+      }
+      if (at == first) f = factors_of(p, before);
+      DEVICE_UNROLL for (int i = 0; i < JOIN_AHEAD; i++) {
+        const int32_t from = at + i - first;
+        const factors g = {__shfl_sync(~0u, f.before, from), __shfl_sync(~0u, f.split, from)};
+        const float added = __shfl_sync(~0u, p.sum, from);
+        if (!__shfl_sync(~0u, p.keys, from)) continue;
+        sum = any ? joined(sum, added, g) : added;
+        value = any ? joined(value, ahead[i], g) : ahead[i];
+        any = true;
+      }
+    }
+  }
+  return value * (1.0f / sum);
+}
+
+/* A warp takes WARP components of a head. */
+template <class T, int PACK> static __device__ void join_splits(const block_job<T, PACK> &b, int32_t count) {
+  const attention_job &j = b.j;
+  const int32_t warp = (int32_t)threadIdx.x / WARP, lane = (int32_t)threadIdx.x % WARP;
+  const size_t head = head_at(j, (int32_t)blockIdx.x, b.head);
+  DEVICE_NO_UNROLL
+  for (int32_t i = warp; i < PACK * ((b.dim + WARP - 1) / WARP); i += WARPS) {
+    const size_t at = head + (size_t)(i % PACK), first = at * (size_t)j.splits;
+    const int32_t d = i / PACK * WARP + lane;
+    const float y =
+        join(j.partials + first, j.values + first * (size_t)b.dim, count, b.dim, d < b.dim ? d : 0);
+    if (d < b.dim) j.y[at * (size_t)b.dim + (size_t)d] = y;
+  }
+}
+
+/* The last of a pack's blocks has what they have left. */
+template <class T, int PACK> static __device__ void meet(const block_job<T, PACK> &b, int32_t count) {
+  const int32_t packs = b.j.heads / PACK;
+  if (is_last<PACK>(b.j.arrived + (int32_t)blockIdx.x * packs + (int32_t)blockIdx.y, count))
+    join_splits(b, count);
+}
+
+/* --- all splits of a block --- */
+
+template <class T, int PACK>
+static __device__ void put_totals(const block_job<T, PACK> &b, const total (&t)[PACK]) {
+  float *y = b.j.y + head_at(b.j, (int32_t)blockIdx.x, b.head) * (size_t)b.dim;
+  DEVICE_NO_UNROLL
+  for (int32_t i = (int32_t)threadIdx.x; i < PACK * b.row; i += THREADS) {
+    const int32_t h = head_of<PACK>(i, b.row), d = i - h * b.row;
+    if (d < b.dim) y[h * b.dim + d] = block_totals<PACK>(b.row)[i] * (1.0f / pick(t, h).sum);
+  }
+}
+
+/* Splits [first, end) of the row's `count`. */
+template <class T, int PACK, int WIDE>
+static __device__ void attend_splits(const block_job<T, PACK> &b, int32_t first, int32_t end, int32_t count) {
+  const bool alone = end - first == count;
+  total t[PACK] = {};
+  float largest[PACK];
+  bool begun = false;
+  DEVICE_NO_UNROLL
+  for (int32_t split = first; split < end; split++) {
+    if (!sees(b.view, split * OPS_SPLIT, (split + 1) * OPS_SPLIT)) continue;
+    attend_split<T, PACK, WIDE>(b, split, !begun, largest);
+    begun = true;
+    if (alone)
+      add_to_totals(b.row, largest, t);
+    else
+      leave(b, split, largest);
+  }
+  if (!begun) leave_nothing(b, first);
+  if (alone)
+    put_totals(b, t);
+  else
+    meet(b, count);
+}
+
+/* --- blocks --- */
+
+template <class T, int PACK> static __device__ block_job<T, PACK> block_of(const attention_job &j) {
+  const int32_t row = (int32_t)blockIdx.x, head = (int32_t)blockIdx.y * PACK;
+  const int32_t kv_head = head / (j.heads / j.kv.kv_heads);
+  block_job<T, PACK> b = {j,
+                          view_of(j, row),
+                          head,
+                          j.kv.head_dim,
+                          cuda_kv_row(j.kv.head_dim),
+                          cache_area_of<T>(j.kv, false, j.layer, kv_head),
+                          cache_area_of<T>(j.kv, true, j.layer, kv_head),
+                          0};
+  const int32_t old = b.view.row.length - j.rows.batch->row_count;
+  b.old = old > 0 ? old : 0;
+  return b;
+}
+
+template <class T, int PACK, int WIDE>
+static __global__ void __launch_bounds__(THREADS, blocks_of_processor<PACK>) attend(attention_job j) {
+  const bool none = (int32_t)blockIdx.x >= j.rows.batch->row_count;
+  const int32_t split = (int32_t)blockIdx.z;
+  const int32_t count = none ? 0 : j.rows.batch->rows[blockIdx.x].position / OPS_SPLIT + 1;
+  if (split >= count) {
     device_wait_for_previous();
     return;
   }
-  block_job<T, PACK> b = block_of<T, PACK>(j);
-  const int32_t pairs = pairs_of(b.dim);
-  chains c = {(int32_t)threadIdx.x / pairs, (int32_t)threadIdx.x % pairs * PAIR, {0, 0}};
-  attend_splits(b, c);
-}
-
-/* A block a row and head, a thread a component. */
-static __global__ void combine(attention_job j) {
-  const int32_t row = (int32_t)blockIdx.x, d = (int32_t)threadIdx.x, dim = j.kv.head_dim;
-  const bool none = row >= j.rows.batch->row_count || d >= dim;
-  device_let_next_begin();
-  device_wait_for_previous();
-  if (none) return;
-  const size_t head = head_at(j, row, (int32_t)blockIdx.y);
-  total t = {};
-  for (int32_t split = 0; split < j.splits; split++) {
-    const size_t at = head * (size_t)j.splits + (size_t)split;
-    const partial p = j.partials[at];
-    if (p.keys) add_split(t, p.largest, p.sum, j.values[at * (size_t)dim + (size_t)d]);
-  }
-  j.y[head * (size_t)dim + (size_t)d] = result_of(t);
+  attend_splits<T, PACK, WIDE>(block_of<T, PACK>(j), split, j.spread ? split + 1 : count, count);
 }
 
 /* --- launches --- */
@@ -533,12 +606,12 @@ static int32_t pack_of(const cuda_kv &kv, int32_t bucket, int32_t heads, int32_t
   const int32_t group = heads / kv.kv_heads;
   if ((int64_t)bucket * heads * splits <= LAUNCH_BLOCKS_AT_ONCE) return 1;
   for (int32_t pack = PACK_MAX; pack > 1; pack--)
-    if (group % pack == 0 && pack * pairs_of(kv.head_dim) <= THREADS) return pack;
+    if (group % pack == 0) return pack;
   return 1;
 }
 
 static bool spreads(const cuda_kv &kv, int32_t bucket, int32_t heads, int32_t splits) {
-  return (int64_t)bucket * heads / pack_of(kv, bucket, heads, splits) <= LAUNCH_BLOCKS_AT_ONCE;
+  return (int64_t)bucket * heads / pack_of(kv, bucket, heads, splits) <= SPREAD_MAX;
 }
 
 static int32_t splits_of(int32_t positions) {
@@ -549,38 +622,34 @@ size_t cuda_attention_floats(cuda_kv kv, int32_t bucket, int32_t heads) {
   const int32_t splits = splits_of(kv.context);
   if (!spreads(kv, bucket, heads, splits)) return 0;
   const size_t parts = (size_t)bucket * (size_t)heads * (size_t)splits;
-  return parts * (sizeof(partial) / sizeof(float) + (size_t)kv.head_dim);
+  return SPREAD_MAX + parts * (sizeof(partial) / sizeof(float) + (size_t)kv.head_dim);
 }
 
-template <class T, int PACK> static void launch(cudaStream_t stream, const attention_job &j) {
+template <class T, int PACK, int WIDE> static void launch(cudaStream_t stream, const attention_job &j) {
   const dim3 grid((unsigned)j.rows.bucket, (unsigned)(j.heads / PACK), (unsigned)(j.spread ? j.splits : 1));
-  launch_early(attend<T, PACK>, grid, dim3(THREADS), shared_bytes<PACK>(j.kv.head_dim), stream, j);
+  launch_early(attend<T, PACK, WIDE>, grid, dim3(THREADS), shared_bytes<PACK>(cuda_kv_row(j.kv.head_dim)),
+               stream, j);
 }
 
+/* By type and pack, for heads of at most 2 * WARP components and for wider ones. */
 typedef void launcher(cudaStream_t stream, const attention_job &j);
-static launcher *const launchers[2][PACK_MAX] = {
-    {launch<float, 1>, launch<float, 2>, launch<float, 3>, launch<float, 4>},
-    {launch<uint16_t, 1>, launch<uint16_t, 2>, launch<uint16_t, 3>, launch<uint16_t, 4>}};
+#define LAUNCHERS(T, PACK)                                                                                   \
+  { launch<T, PACK, 2>, launch<T, PACK, 4> }
+static launcher *const launchers[2][PACK_MAX][2] = {
+    {LAUNCHERS(float, 1), LAUNCHERS(float, 2), LAUNCHERS(float, 3), LAUNCHERS(float, 4)},
+    {LAUNCHERS(uint16_t, 1), LAUNCHERS(uint16_t, 2), LAUNCHERS(uint16_t, 3), LAUNCHERS(uint16_t, 4)}};
 
 void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t layer, int32_t view,
                     int32_t heads, int32_t positions, const float *q, float *y, float *scratch) {
   const int32_t splits = splits_of(positions), pack = pack_of(kv, rows.bucket, heads, splits);
-  const size_t partials = (size_t)rows.bucket * (size_t)heads * (size_t)splits;
-  attention_job j = {rows,
-                     kv,
-                     layer,
-                     view,
-                     heads,
-                     splits,
-                     splits > 1 && spreads(kv, rows.bucket, heads, splits),
-                     1.0f / sqrtf((float)kv.head_dim),
-                     q,
-                     y,
-                     (partial *)scratch,
-                     NULL};
-  if (j.spread) j.values = scratch + partials * (sizeof(partial) / sizeof(float));
-  launchers[kv.type == OPS_KV_F16][pack - 1](stream, j);
-  if (!j.spread) return;
-  const unsigned threads = (unsigned)((kv.head_dim + WARP - 1) / WARP * WARP);
-  launch_early(combine, dim3((unsigned)rows.bucket, (unsigned)heads), dim3(threads), 0, stream, j);
+  const bool spread = splits > 1 && spreads(kv, rows.bucket, heads, splits);
+  attention_job j = {rows, kv, layer, view, heads, splits, spread, 1.0f / sqrtf((float)kv.head_dim),
+                     q,    y,  NULL,  NULL, NULL};
+  if (spread) {
+    const size_t partials = (size_t)rows.bucket * (size_t)heads * (size_t)splits;
+    j.arrived = (int32_t *)scratch;
+    j.partials = (partial *)(scratch + SPREAD_MAX);
+    j.values = scratch + SPREAD_MAX + partials * (sizeof(partial) / sizeof(float));
+  }
+  launchers[kv.type == OPS_KV_F16][pack - 1][kv.head_dim > 2 * WARP](stream, j);
 }

@@ -55,7 +55,7 @@ static __device__ void store_key_value(const store_job &j, const ops_row &row, c
   const cache_area<T> area = cache_area_of<T>(kv, staged, j.layer, head);
   T *keys = area.keys + cache_key_at(kv, at), *values = area.values + cache_value_at(kv, at);
   rotate_head(j.rotary, j.rotary.k_norm, angles, key, kv.head_dim,
-              [=](int32_t i, float y) { cache_store(keys + (size_t)i * OPS_TILE, y); });
+              [=](int32_t i, float y) { cache_store(keys + cache_component_at(i), y); });
   for (int32_t i = (int32_t)threadIdx.x % WARP; i < kv.head_dim; i += WARP) cache_store(values + i, value[i]);
 }
 
@@ -104,8 +104,8 @@ template <class T> static __global__ void commit_rows(commit_job j) {
   if (i >= j.count) return;
   const int32_t source = j.path[i], target = cache_row(kv, j.sequence, j.length + i);
   for (int32_t d = (int32_t)threadIdx.x / COMMIT_EACH; d < kv.head_dim; d += COMMIT_THREADS / COMMIT_EACH) {
-    to.keys[cache_key_at(kv, target) + (size_t)d * OPS_TILE] =
-        from.keys[cache_key_at(kv, source) + (size_t)d * OPS_TILE];
+    to.keys[cache_key_at(kv, target) + cache_component_at(d)] =
+        from.keys[cache_key_at(kv, source) + cache_component_at(d)];
     to.values[cache_value_at(kv, target) + (size_t)d] = from.values[cache_value_at(kv, source) + (size_t)d];
   }
 }

@@ -43,17 +43,24 @@ template <class T>
 __device__ __forceinline__ cache_area<T> cache_area_of(const cuda_kv &kv, bool staged, int32_t layer,
                                                        int32_t head) {
   const size_t rows = (size_t)(staged ? kv.stage : kv.blocks * OPS_TILE);
-  const size_t at = ((size_t)layer * (size_t)kv.kv_heads + (size_t)head) * rows * (size_t)kv.head_dim;
+  const size_t at =
+      ((size_t)layer * (size_t)kv.kv_heads + (size_t)head) * rows * (size_t)cuda_kv_row(kv.head_dim);
   cache_area<T> a = {(T *)(staged ? kv.stage_keys : kv.keys) + at,
                      (T *)(staged ? kv.stage_values : kv.values) + at};
   return a;
 }
 
-/* Index in a head's keys of component 0 of the key of `row`; components lie OPS_TILE apart. */
+/* Index in a head's keys of component 0 of the key of `row`, */
 __device__ __forceinline__ size_t cache_key_at(const cuda_kv &kv, int32_t row) {
-  return (size_t)(row / OPS_TILE) * (size_t)kv.head_dim * OPS_TILE + (size_t)(row % OPS_TILE);
+  return (size_t)(row / OPS_TILE) * (size_t)cuda_kv_row(kv.head_dim) * OPS_TILE +
+         (size_t)(row % OPS_TILE * CUDA_KV_UNIT);
+}
+
+/* and how far after it component d is. */
+__device__ __forceinline__ size_t cache_component_at(int32_t d) {
+  return (size_t)(d / CUDA_KV_UNIT * (OPS_TILE * CUDA_KV_UNIT) + d % CUDA_KV_UNIT);
 }
 
 __device__ __forceinline__ size_t cache_value_at(const cuda_kv &kv, int32_t row) {
-  return (size_t)row * (size_t)kv.head_dim;
+  return (size_t)row * (size_t)cuda_kv_row(kv.head_dim);
 }

@@ -86,11 +86,19 @@ typedef struct cuda_norm_source {
   float eps;
 } cuda_norm_source;
 
-/* Elements are of the shape's type.
- * - keys [layers][kv_heads][blocks][head_dim][OPS_TILE]
- * - values [layers][kv_heads][blocks][OPS_TILE][head_dim]
- * - stage_keys [layers][kv_heads][stage / OPS_TILE][head_dim][OPS_TILE], NULL: there is no staging pool
- * - stage_values [layers][kv_heads][stage][head_dim], likewise
+#define CUDA_KV_UNIT 8 /* components of a key that lie side by side */
+
+/* Elements of a head's key or value: its components, and zeros up to a whole unit. */
+PORTABLE int32_t cuda_kv_row(int32_t head_dim) {
+  return (head_dim + CUDA_KV_UNIT - 1) / CUDA_KV_UNIT * CUDA_KV_UNIT;
+}
+
+/* Elements are of the shape's type. Padding is zeros.
+ * - keys [layers][kv_heads][blocks][units][OPS_TILE][CUDA_KV_UNIT]: a unit is so many components of a key
+ * - values [layers][kv_heads][blocks][OPS_TILE][units][CUDA_KV_UNIT]
+ * - stage_keys [layers][kv_heads][stage / OPS_TILE][units][OPS_TILE][CUDA_KV_UNIT], NULL: there is no staging
+ *   pool
+ * - stage_values [layers][kv_heads][stage][units][CUDA_KV_UNIT], likewise
  * - tables [sequences][context / OPS_TILE]: the blocks of each sequence */
 typedef struct cuda_kv {
   ops_kv_type type;
@@ -161,7 +169,8 @@ void cuda_rope(cudaStream_t stream, cuda_rows rows, const float *frequency, int3
 void cuda_rope_store(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t layer, cuda_rotary rotary,
                      int32_t heads, float *q, const float *k, const float *v);
 
-/* Floats of scratch that cuda_attention needs for a bucket of rows, whatever `positions` is. */
+/* Floats of scratch that cuda_attention needs for a bucket of rows, whatever `positions` is. They are zeros
+ * before the first attention that uses them, and nobody else does. */
 size_t cuda_attention_floats(cuda_kv kv, int32_t bucket, int32_t heads);
 
 /* y [rows][heads][head_dim] from the keys that views[view] shows each row. positions: more than the position

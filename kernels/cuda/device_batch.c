@@ -179,9 +179,9 @@ static int32_t count_staged(const ops_batch *b) {
   return staged;
 }
 
-/* Rounded up, so that a graph serves until a sequence is twice as long. */
+/* Rounded up, so that a graph serves until a sequence is twice as long, and at first for 512 positions. */
 static int32_t positions_of(const device_kv *k, const ops_batch *b) {
-  int32_t end = 0, positions = OPS_SPLIT;
+  int32_t end = 0, positions = 2 * OPS_SPLIT;
   for (int32_t i = 0; i < b->row_count; i++)
     if (b->rows[i].position >= end) end = b->rows[i].position + 1;
   while (positions < end) positions *= 2;

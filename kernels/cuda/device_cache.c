@@ -8,7 +8,7 @@
 #include <string.h>
 
 static size_t side_bytes(const ops_kv_shape *s, int32_t rows) { /* keys, or values */
-  size_t row = (size_t)s->layers * (size_t)s->kv_heads * (size_t)s->head_dim;
+  size_t row = (size_t)s->layers * (size_t)s->kv_heads * (size_t)cuda_kv_row(s->head_dim);
   return row * (size_t)rows * (s->type == OPS_KV_F16 ? 2 : 4);
 }
 

@@ -35,6 +35,24 @@ template <class T> DEVICE_CODE T device_load(const void *at) {
 #endif
 }
 
+/* What another block of the same kernel has written. */
+template <class T> DEVICE_CODE T device_load_fresh(const void *at) {
+#ifdef __CUDACC__
+  T value;
+  if constexpr (sizeof(T) == 16) {
+    const float4 x = __ldcg((const float4 *)at);
+    memcpy(&value, &x, sizeof value);
+  } else {
+    static_assert(sizeof(T) == sizeof(float), "a load of 4 or 16 bytes");
+    const float x = __ldcg((const float *)at);
+    memcpy(&value, &x, sizeof value);
+  }
+  return value;
+#else
+  return device_load<T>(at);
+#endif
+}
+
 template <class T> DEVICE_CODE void device_store(void *at, T value) {
 #ifdef __CUDACC__
   *(T *)at = value;

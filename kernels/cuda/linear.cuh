@@ -152,7 +152,7 @@ template <class T> DEVICE_CODE void linear_put_cached(const linear_args &a, cons
   const cuda_kv &kv = a.store.kv;
   const cache_area<T> area = cache_area_of<T>(kv, o.staged, a.store.layer, o.head);
   if (a.matrix[o.matrix].role == LINEAR_KEY)
-    cache_store(area.keys + cache_key_at(kv, o.slot) + (size_t)o.component * OPS_TILE, x);
+    cache_store(area.keys + cache_key_at(kv, o.slot) + cache_component_at(o.component), x);
   else
     cache_store(area.values + cache_value_at(kv, o.slot) + (size_t)o.component, x);
 }

@@ -49,7 +49,7 @@ class Stranger:
         fields = hello_fields(role, incarnation or self.incarnation, method="x" if role == DRAFT_ROLE else "")
         if role == TARGET_ROLE and self.welcome:  # what the orchestrator wants to hear
             fields[5:8] = self.welcome[5:8]
-            fields[8] = "int8/kv-f16/3"
+            fields[8] = "int8/kv-f16/4"
         for index, value in changes.items():
             fields[int(index[1:])] = value
         self.send("HELLO", 0, 0, *fields)

@@ -86,18 +86,25 @@ static inline size_t element_bytes(const cuda_kv &kv) {
   return kv.type == OPS_KV_F16 ? 2 : 4;
 }
 
+/* Components of a key or value, with their padding. */
+static inline int32_t padded_dim(int32_t head_dim) {
+  return head_dim % 8 ? head_dim + 8 - head_dim % 8 : head_dim;
+}
+
 /* Index of component d of a key, and of a value, in an area of `rows` rows a head. */
 static inline size_t key_index(const cuda_kv &kv, int32_t rows, int32_t layer, int32_t head, int32_t row,
                                int32_t d) {
-  size_t base = ((size_t)layer * (size_t)kv.kv_heads + (size_t)head) * (size_t)rows * (size_t)kv.head_dim;
-  return base + ((size_t)(row / OPS_TILE) * (size_t)kv.head_dim + (size_t)d) * OPS_TILE +
-         (size_t)(row % OPS_TILE);
+  const size_t dim = (size_t)padded_dim(kv.head_dim), unit = (size_t)(d / 8);
+  size_t base = ((size_t)layer * (size_t)kv.kv_heads + (size_t)head) * (size_t)rows * dim;
+  return base + (size_t)(row / OPS_TILE * OPS_TILE) * dim + (unit * OPS_TILE + (size_t)(row % OPS_TILE)) * 8 +
+         (size_t)(d % 8);
 }
 
 static inline size_t value_index(const cuda_kv &kv, int32_t rows, int32_t layer, int32_t head, int32_t row,
                                  int32_t d) {
-  size_t base = ((size_t)layer * (size_t)kv.kv_heads + (size_t)head) * (size_t)rows * (size_t)kv.head_dim;
-  return base + (size_t)row * (size_t)kv.head_dim + (size_t)d;
+  const size_t dim = (size_t)padded_dim(kv.head_dim);
+  size_t base = ((size_t)layer * (size_t)kv.kv_heads + (size_t)head) * (size_t)rows * dim;
+  return base + (size_t)row * dim + (size_t)d;
 }
 
 static inline uint32_t bits_of_element(const cuda_kv &kv, float x) {
@@ -121,6 +128,21 @@ static inline void assert_same_elements(const test_cache &c, const void *device,
               packed_elements(c.kv, expected));
 }
 
+/* NaNs, and zeros where rows are padded. */
+static inline void fill_area(const cuda_kv &kv, int32_t rows, cache_area_copy *area) {
+  const int32_t dim = padded_dim(kv.head_dim);
+  area->keys.assign((size_t)(kv.layers * kv.kv_heads) * (size_t)rows * (size_t)dim,
+                    kv.type == OPS_KV_F16 ? F16_NAN : NAN_BITS);
+  area->values = area->keys;
+  for (int32_t i = 0; i < kv.layers * kv.kv_heads * rows; i++) {
+    for (int32_t d = kv.head_dim; d < dim; d++) {
+      const int32_t head = i / rows;
+      area->keys[key_index(kv, rows, head / kv.kv_heads, head % kv.kv_heads, i % rows, d)] = 0;
+      area->values[value_index(kv, rows, head / kv.kv_heads, head % kv.kv_heads, i % rows, d)] = 0;
+    }
+  }
+}
+
 /* Blocks of the sequences lie in a scattered order. Memory is NaNs. */
 static inline test_cache make_cache(ops_kv_type type, int32_t layers, int32_t kv_heads, int32_t head_dim,
                                     int32_t sequences, int32_t context, int32_t stage) {
@@ -131,12 +153,8 @@ static inline test_cache make_cache(ops_kv_type type, int32_t layers, int32_t kv
   while (blocks % step == 0) step += 2;
   for (int32_t i = 0; i < sequences * each; i++)
     c.tables.push_back((int32_t)((int64_t)(i + 1) * step % blocks));
-  size_t heads = (size_t)layers * (size_t)kv_heads * (size_t)head_dim;
-  uint32_t nan = type == OPS_KV_F16 ? F16_NAN : NAN_BITS;
-  c.committed.keys.assign(heads * (size_t)blocks * OPS_TILE, nan);
-  c.committed.values = c.committed.keys;
-  c.staged.keys.assign(heads * (size_t)stage, nan);
-  c.staged.values = c.staged.keys;
+  fill_area(c.kv, blocks * OPS_TILE, &c.committed);
+  fill_area(c.kv, stage, &c.staged);
   return c;
 }
 

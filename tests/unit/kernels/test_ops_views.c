@@ -10,6 +10,8 @@ enum {
   V_STAGE = 48,
   V_KEYS = V_CONTEXT + V_STAGE,
   V_ROWS = 12,
+  SPLIT = 256,
+  CHUNK = 32,
   V_SPANS = 16
 };
 
@@ -45,7 +47,7 @@ typedef struct split_sum {
 /* Of the keys at[0..n), which are of one split. */
 static void sum_split(const view_row *v, const int32_t *at, int32_t n, const float *q, int32_t dim,
                       split_sum *s) {
-  float score[OPS_SPLIT], lane[8] = {0};
+  float score[SPLIT], e[SPLIT] = {0}, lane[8] = {0};
   *s = (split_sum){.largest = -INFINITY};
   for (int32_t i = 0; i < n; i++) {
     float dot = 0;
@@ -53,10 +55,13 @@ static void sum_split(const view_row *v, const int32_t *at, int32_t n, const flo
     score[i] = dot * (1.0f / sqrtf((float)dim));
     s->largest = fmaxf(s->largest, score[i]);
   }
-  for (int32_t i = 0; i < n; i++) {
-    float e = cpu_exp(score[i] - s->largest);
-    lane[at[i] % 8] += e;
-    for (int32_t d = 0; d < dim; d++) s->values[d] = fmaf(e, v->values[at[i]][d], s->values[d]);
+  for (int32_t i = 0; i < n; i++) e[at[i] % SPLIT] = cpu_exp(score[i] - s->largest);
+  for (int32_t c = 0, i = 0; c < SPLIT / CHUNK; c++) {
+    float chain[OPS_HEAD_DIM_MAX] = {0}, *f = e + c * CHUNK;
+    for (; i < n && at[i] % SPLIT / CHUNK == c; i++)
+      for (int32_t d = 0; d < dim; d++) chain[d] = fmaf(e[at[i] % SPLIT], v->values[at[i]][d], chain[d]);
+    for (int32_t d = 0; d < dim; d++) s->values[d] += chain[d];
+    for (int32_t l = 0; l < 8; l++) lane[l] += (f[l] + f[l + 16]) + (f[l + 8] + f[l + 24]);
   }
   s->sum = ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
@@ -69,15 +74,15 @@ static void combine(split_sum *all, const split_sum *s, int32_t dim) {
   all->largest = top;
 }
 
-/* Numerics version 2: the keys that a row sees, split by split. */
+/* Numerics version 4: the keys that a row sees, split by split. */
 static void defined_attention(const view_row *v, int32_t end, const float *q, int32_t dim, float *y) {
   split_sum all = {0}, one;
   bool begun = false;
-  for (int32_t split = 0; split < end; split += 512) {
-    int32_t at[512], n = 0;
+  for (int32_t split = 0; split < end; split += SPLIT) {
+    int32_t at[SPLIT], n = 0;
     for (int32_t s = 0; s < v->span_count; s++)
       for (int32_t p = v->spans[s].first; p < v->spans[s].end; p++)
-        if (p >= split && p < split + 512) at[n++] = p;
+        if (p >= split && p < split + SPLIT) at[n++] = p;
     if (n == 0) continue;
     sum_split(v, at, n, q, dim, &one);
     if (begun)

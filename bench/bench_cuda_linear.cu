@@ -3,6 +3,7 @@
  * memory is read. Kernels follow each other in a graph, as in a forward, over so many copies of the weights
  * that no cache holds them. */
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/host_kernels.h"
 #include "kernels/cuda/weights.cuh"
 
 #include <cstdio>
@@ -181,26 +182,12 @@ static void measure_model(const room &r, const shape &s, double read_gb_s) {
 
 /* --- how fast memory is read --- */
 
-static __global__ void read_all(const uint4 *from, size_t count, uint32_t *out) {
-  uint32_t any = 0;
-  const size_t step = (size_t)gridDim.x * blockDim.x;
-  for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += 4 * step) {
-    uint4 v[4] = {};
-    for (int k = 0; k < 4; k++)
-      if (i + (size_t)k * step < count) v[k] = from[i + (size_t)k * step];
-    for (int k = 0; k < 4; k++) any |= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
-  }
-  if (any == 1) *out = any; /* never: the bytes of the weights are alike */
-}
-
 static double read_rate(const room &r) {
-  int processors = 0;
-  ok(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0), "attribute");
+  ok(cudaMemset(r.weights, 0, WEIGHT_BYTES), "memset");
   double us = graph_us([&] {
-    for (int i = 0; i < 4; i++)
-      read_all<<<(unsigned)processors * 8, 512, 0, stream>>>((const uint4 *)r.weights, WEIGHT_BYTES / 16,
-                                                             (uint32_t *)r.y);
+    for (int i = 0; i < 4; i++) cuda_put_reading(stream, r.weights, WEIGHT_BYTES);
   });
+  ok(cudaMemset(r.weights, 0x11, WEIGHT_BYTES), "memset");
   return 4.0 * WEIGHT_BYTES / us / 1e3;
 }
 

@@ -57,13 +57,25 @@ static void run_call(probe *p, const probe_call *c) {
     p->real->linear(d, c->jobs, c->job_count, c->x);
 }
 
+static bool runs(const probe *p, probe_op op) {
+  return p->mode != PROBE_ONLY || p->only == op;
+}
+
+static void run_norm(probe *p) {
+  const probe_norm *n = &p->norm;
+  if (n->waits) p->real->norm(p->device, n->x, n->head, n->w, n->eps, n->y);
+}
+
 static void on_call(probe *p, probe_op op, const probe_call *c) {
   if (p->mode == PROBE_SKIP) return;
+  p->last = op;
+  if (runs(p, op)) run_norm(p);
+  p->norm.waits = false;
+  if (!runs(p, op)) return;
   if (p->mode == PROBE_KEEP) {
     assert(p->call_count < PROBE_CALLS_MAX);
     p->calls[p->call_count++] = *c;
   }
-  p->last = op;
   count_work(p, op, c);
   uint64_t begin = probe_clock_ns();
   run_call(p, c);
@@ -110,6 +122,7 @@ void probe_replay(probe *p) {
 
 #define PASS_ON(op, call)                                                                                    \
   probe *p = probe_of(d);                                                                                    \
+  if (!runs(p, op)) return;                                                                                  \
   uint64_t begin = probe_clock_ns();                                                                         \
   p->real->call;                                                                                             \
   add_time(p, op, begin);
@@ -119,15 +132,21 @@ static void on_embed(device *d, const device_weight *w, device_act *x) {
 }
 
 static void on_norm(device *d, const device_act *x, bool head, device_vector w, float eps, device_act *y) {
+  probe_of(d)->norm = (probe_norm){x, head, probe_of(d)->mode == PROBE_ONLY, w, eps, y};
   PASS_ON(PROBE_NORM, norm(d, x, head, w, eps, y))
 }
 
 static void on_rope(device *d, const device_rope *r) {
-  PASS_ON(PROBE_ROPE, rope(d, r))
+  probe *p = probe_of(d);
+  uint64_t begin = probe_clock_ns();
+  p->real->rope(d, r);
+  add_time(p, PROBE_ROPE, begin);
 }
 
 static void on_rope_store(device *d, int32_t layer, const device_rotary *r, device_act *q,
                           const device_act *k, const device_act *v) {
+  if (probe_of(d)->mode == PROBE_ONLY && probe_of(d)->only == PROBE_QKV)
+    probe_of(d)->real->rope_store(d, layer, r, q, k, v);
   PASS_ON(PROBE_ROPE, rope_store(d, layer, r, q, k, v))
 }
 
@@ -137,7 +156,10 @@ static void on_attention(device *d, int32_t layer, int32_t view, const device_ac
 
 static void on_commit(device *d, device_kv *k, int32_t sequence, const int32_t *path, int32_t count,
                       int32_t length) {
-  PASS_ON(PROBE_COMMIT, kv_commit(d, k, sequence, path, count, length))
+  probe *p = probe_of(d);
+  uint64_t begin = probe_clock_ns();
+  p->real->kv_commit(d, k, sequence, path, count, length);
+  add_time(p, PROBE_COMMIT, begin);
 }
 
 /* --- the probe --- */
@@ -167,10 +189,16 @@ void probe_detach(probe *p) {
 void probe_reset(probe *p, probe_mode mode) {
   p->mode = mode;
   p->last = PROBE_HEAD;
+  p->norm.waits = false;
   p->call_count = 0;
   memset(p->ns, 0, sizeof p->ns);
   memset(p->bytes, 0, sizeof p->bytes);
   memset(p->macs, 0, sizeof p->macs);
+}
+
+void probe_only(probe *p, probe_op op) {
+  probe_reset(p, PROBE_ONLY);
+  p->only = op;
 }
 
 const char *probe_name(probe_op op) {

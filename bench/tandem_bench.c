@@ -38,7 +38,8 @@ typedef struct width {
 
 typedef struct bench {
   flags flags;
-  double read_rate, multiply_rate; /* bytes, multiply-adds per second */
+  bool queued;                     /* the device computes by itself, what it has been given by `end` */
+  double read_rate, multiply_rate; /* bytes, multiply-adds per second; multiply_rate 0: not measured */
   const char *instruction;
   width widths[WIDTHS_MAX];
   step_bench step;
@@ -86,6 +87,12 @@ static double median_us(uint64_t *ns, int32_t count) {
 }
 
 static bool measure_machine(bench *b) {
+  device *d = model_device(b->step.model);
+  b->queued = d->table->read_rate != NULL;
+  if (b->queued) {
+    b->read_rate = d->table->read_rate(d);
+    return b->read_rate > 0;
+  }
   b->read_rate = limits_read_rate(b->flags.given.threads, b->flags.given.repetitions);
   b->multiply_rate =
       limits_multiply_rate(b->flags.given.threads, b->flags.given.repetitions, &b->instruction);
@@ -95,7 +102,8 @@ static bool measure_machine(bench *b) {
 static double limit_us(const bench *b, probe_op op) {
   double bytes = (double)b->probe.bytes[op], macs = (double)b->probe.macs[op];
   if (op == PROBE_ATTENTION) bytes = (double)step_kv_bytes(&b->step);
-  double reading = bytes / b->read_rate, multiplying = macs / (ARITHMETIC_SHARE * b->multiply_rate);
+  double reading = bytes / b->read_rate,
+         multiplying = b->queued ? 0 : macs / (ARITHMETIC_SHARE * b->multiply_rate);
   return 1e6 * (reading > multiplying ? reading : multiplying);
 }
 
@@ -121,16 +129,73 @@ static void take_medians(width *w, int32_t count) {
   w->whole_us = median_us(w->whole_ns, count);
 }
 
+/* --- measuring a device that queues: steps of one op alone --- */
+
+/* What the device takes for a step of so many rows of which nothing runs but this op and the rope's angles.
+ */
+static int measure_only(bench *b, int32_t rows, probe_op op, uint64_t *ns) {
+  uint64_t whole;
+  probe_attach(&b->probe, model_device(b->step.model));
+  probe_only(&b->probe, op);
+  int rc = step_run(&b->step, (step_item){STEP_CHAIN, rows}, &whole);
+  probe_detach(&b->probe);
+  *ns = 1000 * model_device_us(b->step.model);
+  return rc;
+}
+
+/* All of an op's steps one after the other: the first one takes longer, where the device makes its graph. */
+static int measure_op(bench *b, width *w, probe_op op, uint64_t *ns) {
+  const int32_t count = b->flags.given.repetitions;
+  int rc = ERR_OK;
+  for (int32_t at = -WARM_UP; at < count && rc == ERR_OK; at++)
+    rc = measure_only(b, w->rows, op, &ns[at < 0 ? 0 : at]);
+  if (op < PROBE_COUNT) w->op_limit_us[op] = limit_us(b, op);
+  return rc;
+}
+
+static int measure_whole(bench *b, width *w) {
+  int rc = ERR_OK;
+  for (int32_t at = -WARM_UP; at < b->flags.given.repetitions && rc == ERR_OK; at++)
+    rc = step_run(&b->step, (step_item){STEP_CHAIN, w->rows}, &w->whole_ns[at < 0 ? 0 : at]);
+  return rc;
+}
+
+static int measure_queued(bench *b, width *w) {
+  static const probe_op ops[] = {PROBE_EMBED,   PROBE_QKV,  PROBE_ATTENTION, PROBE_OUTPUT,
+                                 PROBE_GATE_UP, PROBE_DOWN, PROBE_HEAD};
+  const int32_t count = b->flags.given.repetitions;
+  int rc = measure_whole(b, w);
+  if (rc == ERR_OK) rc = measure_op(b, w, PROBE_COUNT, w->between_ns);
+  const double nothing = median_us(w->between_ns, count);
+  w->whole_us = w->between_us = median_us(w->whole_ns, count);
+  for (size_t i = 0; i < sizeof ops / sizeof *ops && rc == ERR_OK; i++) {
+    rc = measure_op(b, w, ops[i], w->op_ns[ops[i]]);
+    const double us = median_us(w->op_ns[ops[i]], count) - nothing;
+    w->op_us[ops[i]] = us > 0 ? us : 0;
+    w->between_us -= w->op_us[ops[i]];
+  }
+  return rc;
+}
+
+/* --- measuring all widths --- */
+
 /* The widths take turns, so that what else runs on the machine meets all of them alike. */
-static int measure(bench *b) {
+static int measure_in_turns(bench *b) {
   const flags *f = &b->flags;
   int rc = ERR_OK;
-  for (int32_t i = 0; i < f->width_count; i++) b->widths[i].rows = f->widths[i];
   for (int32_t at = -WARM_UP; at < f->given.repetitions; at++)
     for (int32_t i = 0; i < f->width_count && rc == ERR_OK; i++)
       rc = measure_once(b, &b->widths[i], at < 0 ? 0 : at);
   for (int32_t i = 0; i < f->width_count && rc == ERR_OK; i++)
     take_medians(&b->widths[i], f->given.repetitions);
+  return rc;
+}
+
+static int measure(bench *b) {
+  int rc = ERR_OK;
+  for (int32_t i = 0; i < b->flags.width_count; i++) b->widths[i].rows = b->flags.widths[i];
+  if (!b->queued) return measure_in_turns(b);
+  for (int32_t i = 0; i < b->flags.width_count && rc == ERR_OK; i++) rc = measure_queued(b, &b->widths[i]);
   return rc;
 }
 
@@ -165,8 +230,11 @@ static void print_head(const bench *b) {
   const model_config *c = model_shape(b->step.model);
   printf("model    %s: %d layers of %d, vocabulary %d; %s\n", file_name(f->given.model), c->layers, c->embed,
          c->vocab, model_numerics(b->step.model, KV_F16));
-  printf("machine  %d threads read memory at %.1f GB/s and multiply at %.0f GMAC/s (%s)\n", f->given.threads,
-         b->read_rate / 1e9, b->multiply_rate / 1e9, b->instruction);
+  if (b->queued)
+    printf("machine  %s reads its memory at %.0f GB/s\n", f->given.device, b->read_rate / 1e9);
+  else
+    printf("machine  %d threads read memory at %.1f GB/s and multiply at %.0f GMAC/s (%s)\n",
+           f->given.threads, b->read_rate / 1e9, b->multiply_rate / 1e9, b->instruction);
   printf("step     after %d tokens, weights of %.1f MB, medians of %d; us, the least that is possible, and "
          "their "
          "ratio\n\n%-18s",
@@ -226,12 +294,13 @@ static void print_json_width(const bench *b, const width *w) {
 static void print_json(const bench *b) {
   printf("{\"model\": ");
   print_json_string(file_name(b->flags.given.model));
-  printf(
-      ", \"numerics\": \"%s\", \"threads\": %d, \"context\": %d, \"repetitions\": %d, \"read_gb_s\": %.2f, "
-      "\"multiply_gmac_s\": %.1f, \"instruction\": \"%s\", \"weight_bytes\": %llu, \"steps\": [",
-      model_numerics(b->step.model, KV_F16), b->flags.given.threads, b->flags.given.context,
-      b->flags.given.repetitions, b->read_rate / 1e9, b->multiply_rate / 1e9, b->instruction,
-      (unsigned long long)step_weight_bytes(&b->step));
+  printf(", \"numerics\": \"%s\", \"device\": \"%s\", \"threads\": %d, \"context\": %d, \"repetitions\": %d, "
+         "\"read_gb_s\": %.2f, ",
+         model_numerics(b->step.model, KV_F16), b->flags.given.device, b->flags.given.threads,
+         b->flags.given.context, b->flags.given.repetitions, b->read_rate / 1e9);
+  if (!b->queued)
+    printf("\"multiply_gmac_s\": %.1f, \"instruction\": \"%s\", ", b->multiply_rate / 1e9, b->instruction);
+  printf("\"weight_bytes\": %llu, \"steps\": [", (unsigned long long)step_weight_bytes(&b->step));
   for (int32_t i = 0; i < b->flags.width_count; i++) {
     if (i) printf(", ");
     print_json_width(b, &b->widths[i]);

@@ -181,6 +181,9 @@ typedef struct device_table {
   /* The widest forward that costs what one of `rows` rows costs: its kernels' step. */
   int32_t (*width)(const device *d, int32_t rows);
   const char *(*variant)(const device *d, int32_t rows); /* the kernels of such a linear; for doctor */
+  /* Bytes a second at which the device reads its memory, measured now, between forwards; 0: it cannot be
+   * measured. NULL: it is the host's memory, and ops compute at once instead of being queued. */
+  double (*read_rate)(device *d);
   void (*close)(device *d);
 } device_table;
 

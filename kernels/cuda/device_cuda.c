@@ -207,6 +207,7 @@ static const device_table table = {
     .captured = cuda_wait_captured,
     .width = width,
     .variant = variant,
+    .read_rate = cuda_read_rate,
     .close = device_close,
 };
 

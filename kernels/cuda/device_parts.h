@@ -248,3 +248,5 @@ ops_code cuda_wait_answer(device *d, ops_answer *a);
 const float *cuda_wait_logits(device *d, int32_t line);
 const ops_ranked *cuda_wait_ranked(device *d, int32_t first, int32_t count);
 const float *cuda_wait_captured(device *d, int32_t capture, int32_t line);
+
+double cuda_read_rate(device *d);

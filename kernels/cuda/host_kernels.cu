@@ -41,6 +41,25 @@ void cuda_put_gated(cudaStream_t stream, cuda_rows rows, int32_t columns, const 
   launch_early(gated_kernel, grid, dim3(PIECE), 0, stream, rows, columns, gate, up, y);
 }
 
+#define READ_AHEAD  4 /* loads of a thread that are on their way together */
+#define READ_BLOCKS 8 /* of a processor */
+
+static __global__ void read_kernel(uint4 *from, size_t count) {
+  const size_t step = (size_t)gridDim.x * blockDim.x;
+  uint32_t any = 0;
+  for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += READ_AHEAD * step) {
+    uint4 v[READ_AHEAD] = {};
+    DEVICE_UNROLL for (size_t k = 0; k < READ_AHEAD; k++) if (i + k * step < count) v[k] = from[i + k * step];
+    DEVICE_UNROLL for (size_t k = 0; k < READ_AHEAD; k++) any |= v[k].x | v[k].y | v[k].z | v[k].w;
+  }
+  if (any) from->x = any; /* never: or else the loads would be left out */
+}
+
+void cuda_put_reading(cudaStream_t stream, void *from, size_t bytes) {
+  const unsigned blocks = (unsigned)(launch_processors() * READ_BLOCKS);
+  cuda_launch(read_kernel, dim3(blocks), dim3(PIECE), 0, stream, (uint4 *)from, bytes / sizeof(uint4));
+}
+
 static __global__ void fault_kernel() {
 #ifdef __CUDACC__
   __trap();

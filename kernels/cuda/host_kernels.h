@@ -11,6 +11,9 @@ void cuda_put_table(cudaStream_t stream, int32_t *table, const int32_t *blocks, 
 void cuda_put_gated(cudaStream_t stream, cuda_rows rows, int32_t columns, const float *gate, const float *up,
                     float *y);
 
+/* Reads `bytes` of zeros, a multiple of 16. */
+void cuda_put_reading(cudaStream_t stream, void *from, size_t bytes);
+
 /* Breaks the context, as a kernel does that reads memory it must not. */
 void cuda_put_fault(cudaStream_t stream);
 PORTABLE_C_END

@@ -91,7 +91,7 @@ static cpu_softmax softmax(float *scores, ops_span at) {
 /* Positions of a chunk that the row sees and whose values lie side by side. */
 typedef struct stretch {
   const void *values;  /* committed or staged ones, */
-  size_t at;           /* and which of their elements is the first position's first */
+  size_t at;           /* index of the first position's first element */
   const float *scores; /* of the first position; a head's lie `stride` apart */
   int32_t count;
 } stretch;
@@ -146,7 +146,7 @@ INLINE void add_values(const cpu_attention *a, const chunk *c, size_t d, float *
   }
 }
 
-/* Registers hold a part of the components alone, so a chunk's values are passed several times. */
+/* Registers hold only some of the components at a time, so a chunk's values are passed several times. */
 INLINE void add_chunk(const cpu_attention *a, const chunk *c, float *y, const ops_kv_type type, const int H) {
   const size_t dim = (size_t)a->head_dim, wide = (H <= 3 ? 4 : 2) * LANES; /* fits 16 registers */
   size_t d = 0;

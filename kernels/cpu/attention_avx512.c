@@ -139,8 +139,9 @@ static int32_t side_by_side(const cpu_row *r, int32_t p, int32_t end) {
   return p < r->length ? cpu_run_end(r->kv, p, end < r->length ? end : r->length) : p + 1;
 }
 
-/* V registers of components from d on for Q queries of rows that share the piece: a whole chunk's chains are
- * added to the queries' values, a piece's values go on with the chains of its chunk. */
+/* V registers of components from d on for Q queries of rows that share the positions. A whole chunk: its
+ * chain starts at zero and is added to the queries' values. A piece: its chunk's chain, in b->chains, is
+ * continued. */
 INLINE void add_values(const batch *b, int32_t query, piece at, size_t d, const ops_kv_type type, const int Q,
                        const int V) {
   const cpu_attention *a = b->a;
@@ -180,8 +181,8 @@ INLINE void add_values(const batch *b, int32_t query, piece at, size_t d, const 
   }
 }
 
-/* Positions [p, end) of one chunk, or of several whole ones. Registers hold a part of the components alone,
- * so a chunk's values are passed several times. */
+/* Positions [p, end) of one chunk, or of several whole ones. Registers hold only some of the components at a
+ * time, so a chunk's values are passed several times. */
 INLINE void add_range(const batch *b, int32_t query, int32_t p, int32_t end, const ops_kv_type type,
                       const int Q) {
   const int V = Q <= 6 ? 4 : 2;
@@ -328,8 +329,8 @@ static void add_chain(float *y, const float *x, int32_t dim) {
     _mm512_storeu_ps(y + d, _mm512_add_ps(_mm512_loadu_ps(y + d), _mm512_loadu_ps(x + d)));
 }
 
-/* A chunk that not all rows see whole: what all see and have committed in one go, between it each row's own,
- * by position ascending. */
+/* A chunk that not all rows see whole. What all rows see and have committed is added for all at once; before
+ * and after it each row adds its own. Positions ascend. */
 static void add_chunk(const batch *b, const passes *with, int32_t p) {
   const int32_t to = p + OPS_CHUNK, dim = b->a->head_dim;
   memset(b->chains, 0, (size_t)(b->count * dim) * sizeof(float));

@@ -134,7 +134,7 @@ static inline uint32_t cpu_tiles_seen(const cpu_attention *a, int32_t i, int32_t
   return tiles;
 }
 
-/* Makes the scores of [from, to), part of one split, whole chunks: scores[p - from] becomes -infinity where
+/* Pads the scores of [from, to), part of one split, to whole chunks: scores[p - from] becomes -infinity where
  * row i does not see p, which then adds exactly zero. Returns the chunks that it sees, as positions in the
  * split. */
 static inline ops_span cpu_hide_unseen(const cpu_attention *a, int32_t i, int32_t from, int32_t to,

@@ -12,24 +12,25 @@
 #include "kernels/cuda/device_code.cuh"
 #include "kernels/cuda/launch.cuh"
 
-#define WARP       DEVICE_LANES
-#define THREADS    OPS_SPLIT
-#define WARPS      (OPS_SPLIT / OPS_CHUNK)
-#define PACK_MAX   4
-#define FOUR       4                     /* floats that one access takes */
-#define JOIN_AHEAD 8                     /* splits whose values are on their way at once */
-#define SPREAD_MAX LAUNCH_BLOCKS_AT_ONCE /* packs of heads up to which splits are blocks of their own */
+#define WARP         DEVICE_LANES
+#define THREADS      OPS_SPLIT
+#define WARPS        (OPS_SPLIT / OPS_CHUNK)
+#define PACK_MAX     4
+#define FOUR         4                  /* floats that one access takes */
+#define KEYS_OF_LINE (DEVICE_LINE / 16) /* at most: a unit of a key has 16 bytes or more */
+#define JOIN_AHEAD   8                  /* splits whose values are on their way at once */
 static_assert(OPS_CHUNK == WARP, "a lane for each position of a chunk");
+static_assert(PACK_MAX * CPU_LANES == WARP, "a warp adds the lanes of all heads at once");
 
-/* Blocks of one head are few, so that each has a processor's registers to itself. */
+/* Blocks of one head are few (pack_of) or of heads that share nothing: each has a processor's registers to
+ * itself. */
 template <int PACK> constexpr int blocks_of_processor = PACK == 1 ? 1 : 2;
 /* Bytes of a key, or of a chunk's values, that a lane has on their way at once. */
 template <int PACK> constexpr int bytes_ahead = PACK == 1 ? 256 : 128;
 
 typedef struct partial { /* what a split leaves for one query head, beside its values */
-  float largest, sum;
+  alignas(16) cpu_softmax softmax;
   int32_t keys; /* 0: the row sees none, and the rest is undefined */
-  int32_t unused;
 } partial;
 
 typedef struct attention_job {
@@ -40,7 +41,8 @@ typedef struct attention_job {
   float scale;
   const float *q;
   float *y;
-  int32_t *arrived;  /* [SPREAD_MAX]: blocks of a row's pack that have left their split; 0 between kernels */
+  int32_t *arrived; /* [CUDA_ATTENTION_COUNTERS]: blocks of a row's pack that have left their split; 0 between
+                       kernels */
   partial *partials; /* [rows][heads][splits] */
   float *values;     /* [rows][heads][splits][head_dim] */
 } attention_job;
@@ -55,7 +57,7 @@ template <int PACK> struct shared_memory {
   alignas(16) float weights[PACK][THREADS]; /* exp(score - largest), 0 where the row sees nothing */
   const void *values[THREADS];              /* of each position, zeros where the row sees nothing */
   float largest[PACK][WARPS];               /* of a chunk's scores */
-  float lanes[WARPS][PACK_MAX][CPU_LANES];  /* sums of a chunk's weights */
+  float lanes[WARPS][PACK_MAX][CPU_LANES];  /* sums of a chunk's weights; a lane of a warp reads each */
   int32_t arrived;
 };
 
@@ -66,18 +68,16 @@ template <int PACK> static __device__ __forceinline__ shared_memory<PACK> &block
   return *(shared_memory<PACK> *)shared;
 }
 
-/* Rows of as many floats as a row of the cache has elements follow: [PACK] queries, whose padding is zeros,
- */
+/* Then follow floats: queries [PACK][row], padded with zeros; values of chunks [WARPS][PACK][row]; values of
+ * all splits so far [PACK][row]. row: elements of a row of the cache. */
 template <int PACK> static __device__ __forceinline__ float *block_queries() {
   return (float *)(&block_memory<PACK>() + 1);
 }
 
-/* [WARPS][PACK] values of chunks, */
 template <int PACK> static __device__ __forceinline__ float *block_chunks(int32_t row) {
   return block_queries<PACK>() + PACK * row;
 }
 
-/* and [PACK] values of all splits so far. */
 template <int PACK> static __device__ __forceinline__ float *block_totals(int32_t row) {
   return block_queries<PACK>() + PACK * row * (1 + WARPS);
 }
@@ -121,15 +121,15 @@ static __device__ bool sees(const row_view &v, int32_t from, int32_t to) {
 template <class T, int PACK> struct block_job {
   const attention_job &j;
   row_view view;
-  int32_t head, dim, row; /* head: the first query head; row: elements of a row of the cache */
+  int32_t head, heads, dim, row; /* the first query head, how many; row: elements of a row of the cache */
   cache_area<T> committed, staged;
-  int32_t old; /* positions before it were there before this forward */
+  int32_t old; /* positions before it were there before this forward, and share no line with later ones */
 };
 
 static __device__ const quad zeros[OPS_HEAD_DIM_MAX / FOUR] = {};
 
 /* Where the key of this thread's position lies, NULL where the row does not see it. Leaves in shared memory
- * where the value lies, and asks for it if it is one of the early ones. */
+ * where the value lies, and asks for values before `early`. */
 template <class T, int PACK>
 static __device__ const T *find_position(const block_job<T, PACK> &b, int32_t p, int32_t early) {
   const ops_row &row = b.view.row;
@@ -151,22 +151,24 @@ static __device__ const T *find_position(const block_job<T, PACK> &b, int32_t p,
 
 template <class T> struct key_unit { alignas(16) T x[CUDA_KV_UNIT]; };
 
-template <class T, int PACK> struct key_units { /* side by side */
-  static constexpr int COUNT = bytes_ahead<PACK> / (int)sizeof(key_unit<T>);
+template <class T, int PACK, int WIDE> struct key_units { /* side by side */
+  static constexpr int FIT = bytes_ahead<PACK> / (int)sizeof(key_unit<T>), ALL = WIDE * WARP / CUDA_KV_UNIT;
+  static constexpr int COUNT = FIT < ALL ? FIT : ALL;
   key_unit<T> of[COUNT];
 };
 
-template <class T, int PACK>
-static __device__ __forceinline__ void load_key(key_units<T, PACK> &k, const T *key, int32_t first,
+/* In place of units that are not there, the last one is loaded again: without branches. */
+template <class T, int PACK, int WIDE>
+static __device__ __forceinline__ void load_key(key_units<T, PACK, WIDE> &k, const T *key, int32_t first,
                                                 int32_t units) {
   DEVICE_UNROLL for (int i = 0; i < k.COUNT; i++) {
-    if (first + i < units)
-      k.of[i] = device_load<key_unit<T>>(key + (size_t)(first + i) * (OPS_TILE * CUDA_KV_UNIT));
+    const int32_t at = first + i < units ? first + i : units - 1;
+    k.of[i] = device_load<key_unit<T>>(key + (size_t)at * (OPS_TILE * CUDA_KV_UNIT));
   }
 }
 
-template <class T, int PACK>
-static __device__ __forceinline__ void add_key(const block_job<T, PACK> &b, const key_units<T, PACK> &k,
+template <class T, int PACK, int WIDE>
+static __device__ __forceinline__ void add_key(const block_job<T, PACK> &b, const key_units<T, PACK, WIDE> &k,
                                                int32_t first, float (&scores)[PACK]) {
   const float *queries = block_queries<PACK>() + first * CUDA_KV_UNIT;
   DEVICE_UNROLL for (int i = 0; i < k.COUNT; i++) {
@@ -182,9 +184,9 @@ static __device__ __forceinline__ void add_key(const block_job<T, PACK> &b, cons
 }
 
 /* The thread's position against all heads. The key's first units are there. */
-template <class T, int PACK>
-static __device__ __forceinline__ void score(const block_job<T, PACK> &b, const T *key, key_units<T, PACK> &k,
-                                             float (&scores)[PACK]) {
+template <class T, int PACK, int WIDE>
+static __device__ __forceinline__ void score(const block_job<T, PACK> &b, const T *key,
+                                             key_units<T, PACK, WIDE> &k, float (&scores)[PACK]) {
   const int32_t units = b.row / CUDA_KV_UNIT;
   DEVICE_UNROLL for (int h = 0; h < PACK; h++) scores[h] = 0;
   DEVICE_NO_UNROLL
@@ -200,22 +202,25 @@ static __device__ float larger(float a, float b) {
   return a > b ? a : b;
 }
 
-/* The largest score of each head, in every thread. Ends with a barrier. */
+/* Of a number of lanes that is a power of two. */
+static __device__ __forceinline__ float largest_of(float x, int lanes) {
+  DEVICE_UNROLL for (int by = WARP / 2; by > 0; by /= 2) if (by < lanes) x =
+      larger(__shfl_xor_sync(~0u, x, by), x);
+  return x;
+}
+
+/* The largest score of each head, in every thread, by way of a barrier. */
 template <int PACK>
 static __device__ __forceinline__ void find_largest(const float (&scores)[PACK], float (&largest)[PACK]) {
   shared_memory<PACK> &memory = block_memory<PACK>();
   const int32_t lane = (int32_t)threadIdx.x % WARP, warp = (int32_t)threadIdx.x / WARP;
   DEVICE_UNROLL for (int h = 0; h < PACK; h++) {
-    float most = larger(scores[h], -INFINITY);
-    for (int by = WARP / 2; by > 0; by /= 2) most = larger(__shfl_xor_sync(~0u, most, by), most);
+    const float most = largest_of(larger(scores[h], -INFINITY), WARP);
     if (lane == 0) memory.largest[h][warp] = most;
   }
   __syncthreads();
-  DEVICE_UNROLL for (int h = 0; h < PACK; h++) {
-    largest[h] = memory.largest[h][lane % WARPS];
-    for (int by = WARPS / 2; by > 0; by /= 2)
-      largest[h] = larger(__shfl_xor_sync(~0u, largest[h], by), largest[h]);
-  }
+  DEVICE_UNROLL for (int h = 0; h < PACK; h++) largest[h] =
+      largest_of(memory.largest[h][lane % WARPS], WARPS);
 }
 
 /* Leaves the weight of the thread's position, and the sums of the chunk's. */
@@ -320,7 +325,7 @@ static __device__ size_t head_at(const attention_job &j, int32_t row, int32_t he
 /* Element i of the queries, which are padded with zeros. */
 template <class T, int PACK> static __device__ float query_at(const block_job<T, PACK> &b, int32_t i) {
   const int32_t h = head_of<PACK>(i, b.row), d = i - h * b.row;
-  if (h >= PACK || d >= b.dim) return 0;
+  if (h >= b.heads || d >= b.dim) return 0;
   return b.j.q[head_at(b.j, (int32_t)blockIdx.x, b.head + h) * (size_t)b.dim + (size_t)d];
 }
 
@@ -334,17 +339,16 @@ template <class T, int PACK> static __device__ void keep_queries(const block_job
   __syncthreads();
 }
 
-/* Leaves the chunks' values and weights in shared memory; largest: of each head. The batch and the cache's
- * older rows are there before the previous kernel has ended, so that in the block's first split the keys of
- * positions before b.old are on their way when it has. A block of one head has the registers to let values
- * come while it scores. Ends with a barrier. */
+/* Leaves the chunks' values and weights in shared memory; largest: of each head. In the block's first split,
+ * keys of positions before b.old are loaded before the wait: no kernel of this forward writes them. A block
+ * of one head has the registers to let values come while it scores. Ends with a barrier. */
 template <class T, int PACK, int WIDE>
 static __device__ void attend_split(const block_job<T, PACK> &b, int32_t split, bool first,
                                     float (&largest)[PACK]) {
   const int32_t p = split * OPS_SPLIT + (int32_t)threadIdx.x, early = first ? b.old : INT32_MAX;
   const int32_t units = b.row / CUDA_KV_UNIT, d = (int32_t)threadIdx.x % WARP * WIDE;
-  const T *key = find_position(b, p, early);
-  key_units<T, PACK> k;
+  const T *key = find_position(b, p, first ? early : 0);
+  key_units<T, PACK, WIDE> k;
   value_parts<T, PACK, WIDE> v;
   float scores[PACK];
   DEVICE_NO_UNROLL
@@ -371,27 +375,8 @@ static __device__ void attend_split(const block_job<T, PACK> &b, int32_t split, 
 
 /* --- splits together --- */
 
-typedef struct total { /* of the splits so far */
-  float largest, sum;
-  bool any;
-} total;
-
-typedef struct factors {
-  float before, split;
-} factors;
-
-static __device__ __forceinline__ float joined(float before, float split, factors f) {
+static __device__ __forceinline__ float joined(float before, float split, cpu_factors f) {
   return fmaf(split, f.split, before * f.before);
-}
-
-/* Takes a split's weights in; the first split's factors are (0, 1), which are not to be used. */
-static __device__ __forceinline__ factors add_split(total &t, float largest, float sum) {
-  const float m = t.any ? larger(largest, t.largest) : largest;
-  const factors f = {cpu_exp(t.largest - m), cpu_exp(largest - m)};
-  t.sum = t.any ? joined(t.sum, sum, f) : sum;
-  t.largest = m;
-  t.any = true;
-  return f;
 }
 
 /* Of one of a block's heads, without an index that is not a constant. */
@@ -401,19 +386,23 @@ template <class X, int PACK> static __device__ X pick(const X (&x)[PACK], int32_
   return found;
 }
 
-/* The split that is in shared memory becomes part of the block's totals. */
+/* The split that is in shared memory becomes part of the block's totals; t: of each head, of the splits so
+ * far. */
 template <int PACK>
-static __device__ void add_to_totals(int32_t row, const float (&largest)[PACK], total (&t)[PACK]) {
-  const bool begun = t[0].any;
+static __device__ void add_to_totals(int32_t row, const float (&largest)[PACK], cpu_softmax (&t)[PACK],
+                                     bool first) {
   const float sums = sum_of_weights<PACK>();
   float *totals = block_totals<PACK>(row);
-  factors f[PACK];
-  DEVICE_UNROLL for (int h = 0; h < PACK; h++) f[h] =
-      add_split(t[h], largest[h], __shfl_sync(~0u, sums, h * CPU_LANES));
+  cpu_factors f[PACK];
+  DEVICE_UNROLL for (int h = 0; h < PACK; h++) {
+    const cpu_softmax split = {largest[h], __shfl_sync(~0u, sums, h * CPU_LANES)};
+    f[h] = cpu_softmax_join(&t[h], split);
+    if (first) t[h] = split;
+  }
   DEVICE_NO_UNROLL
   for (int32_t i = (int32_t)threadIdx.x; i < PACK * row; i += THREADS) {
     const float value = sum_of_chunks<PACK>(row, i);
-    totals[i] = begun ? joined(totals[i], value, pick(f, head_of<PACK>(i, row))) : value;
+    totals[i] = first ? value : joined(totals[i], value, pick(f, head_of<PACK>(i, row)));
   }
 }
 
@@ -426,15 +415,15 @@ static __device__ void leave(const block_job<T, PACK> &b, int32_t split, const f
   const size_t at = head_at(j, (int32_t)blockIdx.x, b.head) * (size_t)j.splits + (size_t)split;
   const int32_t lane = (int32_t)threadIdx.x % WARP;
   const float sum = sum_of_weights<PACK>();
-  if (threadIdx.x < PACK * CPU_LANES && lane % CPU_LANES == 0) {
+  if ((int32_t)threadIdx.x < b.heads * CPU_LANES && lane % CPU_LANES == 0) {
     const int32_t h = lane / CPU_LANES;
-    j.partials[at + (size_t)(h * j.splits)] = {pick(largest, h), sum, 1, 0};
+    j.partials[at + (size_t)(h * j.splits)] = {{pick(largest, h), sum}, 1};
   }
   DEVICE_NO_UNROLL
   for (int32_t i = (int32_t)threadIdx.x; i < PACK * b.row; i += THREADS) {
     const int32_t h = head_of<PACK>(i, b.row), d = i - h * b.row;
     const float value = sum_of_chunks<PACK>(b.row, i);
-    if (d < b.dim) j.values[(at + (size_t)(h * j.splits)) * (size_t)b.dim + (size_t)d] = value;
+    if (h < b.heads && d < b.dim) j.values[(at + (size_t)(h * j.splits)) * (size_t)b.dim + (size_t)d] = value;
   }
 }
 
@@ -444,7 +433,7 @@ static __device__ void leave_nothing(const block_job<T, PACK> &b, int32_t split)
   const size_t head = head_at(j, (int32_t)blockIdx.x, b.head + (int32_t)threadIdx.x);
   device_wait_for_previous();
   device_let_next_begin();
-  if (threadIdx.x < PACK) j.partials[head * (size_t)j.splits + (size_t)split].keys = 0;
+  if ((int32_t)threadIdx.x < b.heads) j.partials[head * (size_t)j.splits + (size_t)split].keys = 0;
 }
 
 /* Is this the last of `count` blocks to have left its split? What the others wrote can then be read. */
@@ -463,9 +452,9 @@ template <int PACK> static __device__ bool is_last(int32_t *arrived, int32_t cou
 
 /* Up to WARP splits, one a lane: each lane's factors, given the largest score before them, which becomes that
  * of all. */
-static __device__ __forceinline__ factors factors_of(const partial &p, float &before) {
+static __device__ __forceinline__ cpu_factors factors_of(const partial &p, float &before) {
   const int32_t lane = (int32_t)threadIdx.x % WARP;
-  float most = p.keys ? p.largest : -INFINITY;
+  float most = p.keys ? p.softmax.largest : -INFINITY;
   DEVICE_UNROLL for (int by = 1; by < WARP; by *= 2) {
     const float other = __shfl_up_sync(~0u, most, (unsigned)by);
     most = lane >= by ? larger(other, most) : most;
@@ -474,7 +463,7 @@ static __device__ __forceinline__ factors factors_of(const partial &p, float &be
   float previous = __shfl_up_sync(~0u, most, 1u);
   previous = lane == 0 ? before : previous;
   before = __shfl_sync(~0u, most, WARP - 1);
-  return {cpu_exp(previous - most), cpu_exp(p.largest - most)};
+  return {cpu_exp(previous - most), cpu_exp(p.softmax.largest - most)};
 }
 
 /* Component d of a head, from all its splits. */
@@ -485,8 +474,8 @@ static __device__ float join(const partial *partials, const float *values, int32
   bool any = false;
   DEVICE_NO_UNROLL
   for (int32_t first = 0; first < count; first += WARP) {
-    partial p = {0, 0, 0, 0};
-    factors f = {0, 0};
+    partial p = {{0, 0}, 0};
+    cpu_factors f = {0, 0};
     if (first + lane < count) p = device_load_fresh<partial>(partials + first + lane);
     DEVICE_NO_UNROLL
     for (int32_t at = first; at < first + WARP && at < count; at += JOIN_AHEAD) {
@@ -498,8 +487,8 @@ static __device__ float join(const partial *partials, const float *values, int32
       if (at == first) f = factors_of(p, before);
       DEVICE_UNROLL for (int i = 0; i < JOIN_AHEAD; i++) {
         const int32_t from = at + i - first;
-        const factors g = {__shfl_sync(~0u, f.before, from), __shfl_sync(~0u, f.split, from)};
-        const float added = __shfl_sync(~0u, p.sum, from);
+        const cpu_factors g = {__shfl_sync(~0u, f.before, from), __shfl_sync(~0u, f.split, from)};
+        const float added = __shfl_sync(~0u, p.softmax.sum, from);
         if (!__shfl_sync(~0u, p.keys, from)) continue;
         sum = any ? joined(sum, added, g) : added;
         value = any ? joined(value, ahead[i], g) : ahead[i];
@@ -516,9 +505,9 @@ template <class T, int PACK> static __device__ void join_splits(const block_job<
   const int32_t warp = (int32_t)threadIdx.x / WARP, lane = (int32_t)threadIdx.x % WARP;
   const size_t head = head_at(j, (int32_t)blockIdx.x, b.head);
   DEVICE_NO_UNROLL
-  for (int32_t i = warp; i < PACK * ((b.dim + WARP - 1) / WARP); i += WARPS) {
-    const size_t at = head + (size_t)(i % PACK), first = at * (size_t)j.splits;
-    const int32_t d = i / PACK * WARP + lane;
+  for (int32_t i = warp; i < b.heads * ((b.dim + WARP - 1) / WARP); i += WARPS) {
+    const size_t at = head + (size_t)(i % b.heads), first = at * (size_t)j.splits;
+    const int32_t d = i / b.heads * WARP + lane;
     const float y =
         join(j.partials + first, j.values + first * (size_t)b.dim, count, b.dim, d < b.dim ? d : 0);
     if (d < b.dim) j.y[at * (size_t)b.dim + (size_t)d] = y;
@@ -527,20 +516,18 @@ template <class T, int PACK> static __device__ void join_splits(const block_job<
 
 /* The last of a pack's blocks has what they have left. */
 template <class T, int PACK> static __device__ void meet(const block_job<T, PACK> &b, int32_t count) {
-  const int32_t packs = b.j.heads / PACK;
-  if (is_last<PACK>(b.j.arrived + (int32_t)blockIdx.x * packs + (int32_t)blockIdx.y, count))
-    join_splits(b, count);
+  if (is_last<PACK>(b.j.arrived + blockIdx.x * gridDim.y + blockIdx.y, count)) join_splits(b, count);
 }
 
 /* --- all splits of a block --- */
 
 template <class T, int PACK>
-static __device__ void put_totals(const block_job<T, PACK> &b, const total (&t)[PACK]) {
+static __device__ void put_totals(const block_job<T, PACK> &b, const cpu_softmax (&t)[PACK]) {
   float *y = b.j.y + head_at(b.j, (int32_t)blockIdx.x, b.head) * (size_t)b.dim;
   DEVICE_NO_UNROLL
   for (int32_t i = (int32_t)threadIdx.x; i < PACK * b.row; i += THREADS) {
     const int32_t h = head_of<PACK>(i, b.row), d = i - h * b.row;
-    if (d < b.dim) y[h * b.dim + d] = block_totals<PACK>(b.row)[i] * (1.0f / pick(t, h).sum);
+    if (h < b.heads && d < b.dim) y[h * b.dim + d] = block_totals<PACK>(b.row)[i] * (1.0f / pick(t, h).sum);
   }
 }
 
@@ -548,18 +535,18 @@ static __device__ void put_totals(const block_job<T, PACK> &b, const total (&t)[
 template <class T, int PACK, int WIDE>
 static __device__ void attend_splits(const block_job<T, PACK> &b, int32_t first, int32_t end, int32_t count) {
   const bool alone = end - first == count;
-  total t[PACK] = {};
+  cpu_softmax t[PACK] = {};
   float largest[PACK];
   bool begun = false;
   DEVICE_NO_UNROLL
   for (int32_t split = first; split < end; split++) {
     if (!sees(b.view, split * OPS_SPLIT, (split + 1) * OPS_SPLIT)) continue;
     attend_split<T, PACK, WIDE>(b, split, !begun, largest);
-    begun = true;
     if (alone)
-      add_to_totals(b.row, largest, t);
+      add_to_totals(b.row, largest, t, !begun);
     else
       leave(b, split, largest);
+    begun = true;
   }
   if (!begun) leave_nothing(b, first);
   if (alone)
@@ -570,19 +557,25 @@ static __device__ void attend_splits(const block_job<T, PACK> &b, int32_t first,
 
 /* --- blocks --- */
 
+/* Blocks for the query heads of a key-value head; the last one may have fewer. */
+static __device__ __host__ inline int32_t packs_of(int32_t group, int32_t pack) {
+  return (group + pack - 1) / pack;
+}
+
 template <class T, int PACK> static __device__ block_job<T, PACK> block_of(const attention_job &j) {
-  const int32_t row = (int32_t)blockIdx.x, head = (int32_t)blockIdx.y * PACK;
-  const int32_t kv_head = head / (j.heads / j.kv.kv_heads);
+  const int32_t row = (int32_t)blockIdx.x, group = j.heads / j.kv.kv_heads, packs = packs_of(group, PACK);
+  const int32_t kv_head = (int32_t)blockIdx.y / packs, first = (int32_t)blockIdx.y % packs * PACK;
   block_job<T, PACK> b = {j,
                           view_of(j, row),
-                          head,
+                          kv_head * group + first,
+                          group - first < PACK ? group - first : PACK,
                           j.kv.head_dim,
                           cuda_kv_row(j.kv.head_dim),
                           cache_area_of<T>(j.kv, false, j.layer, kv_head),
                           cache_area_of<T>(j.kv, true, j.layer, kv_head),
                           0};
   const int32_t old = b.view.row.length - j.rows.batch->row_count;
-  b.old = old > 0 ? old : 0;
+  b.old = old > 0 ? old / KEYS_OF_LINE * KEYS_OF_LINE : 0;
   return b;
 }
 
@@ -603,15 +596,19 @@ static __global__ void __launch_bounds__(THREADS, blocks_of_processor<PACK>) att
 /* Query heads of a block: one where blocks are few. More blocks than the device runs at once would take
  * turns. */
 static int32_t pack_of(const cuda_kv &kv, int32_t bucket, int32_t heads, int32_t splits) {
-  const int32_t group = heads / kv.kv_heads;
-  if ((int64_t)bucket * heads * splits <= LAUNCH_BLOCKS_AT_ONCE) return 1;
-  for (int32_t pack = PACK_MAX; pack > 1; pack--)
-    if (group % pack == 0) return pack;
-  return 1;
+  const int32_t group = heads / kv.kv_heads, packs = packs_of(group, PACK_MAX);
+  return (int64_t)bucket * heads * splits <= LAUNCH_BLOCKS_AT_ONCE ? 1 : packs_of(group, packs);
 }
 
+/* Blocks for a row and a split. */
+static int32_t blocks_of(const cuda_kv &kv, int32_t heads, int32_t pack) {
+  return kv.kv_heads * packs_of(heads / kv.kv_heads, pack);
+}
+
+/* Packs of heads and rows up to a counter each: splits are blocks of their own. */
 static bool spreads(const cuda_kv &kv, int32_t bucket, int32_t heads, int32_t splits) {
-  return (int64_t)bucket * heads / pack_of(kv, bucket, heads, splits) <= SPREAD_MAX;
+  return (int64_t)bucket * blocks_of(kv, heads, pack_of(kv, bucket, heads, splits)) <=
+         CUDA_ATTENTION_COUNTERS;
 }
 
 static int32_t splits_of(int32_t positions) {
@@ -622,11 +619,12 @@ size_t cuda_attention_floats(cuda_kv kv, int32_t bucket, int32_t heads) {
   const int32_t splits = splits_of(kv.context);
   if (!spreads(kv, bucket, heads, splits)) return 0;
   const size_t parts = (size_t)bucket * (size_t)heads * (size_t)splits;
-  return SPREAD_MAX + parts * (sizeof(partial) / sizeof(float) + (size_t)kv.head_dim);
+  return CUDA_ATTENTION_COUNTERS + parts * (sizeof(partial) / sizeof(float) + (size_t)kv.head_dim);
 }
 
 template <class T, int PACK, int WIDE> static void launch(cudaStream_t stream, const attention_job &j) {
-  const dim3 grid((unsigned)j.rows.bucket, (unsigned)(j.heads / PACK), (unsigned)(j.spread ? j.splits : 1));
+  const dim3 grid((unsigned)j.rows.bucket, (unsigned)blocks_of(j.kv, j.heads, PACK),
+                  (unsigned)(j.spread ? j.splits : 1));
   launch_early(attend<T, PACK, WIDE>, grid, dim3(THREADS), shared_bytes<PACK>(cuda_kv_row(j.kv.head_dim)),
                stream, j);
 }
@@ -648,8 +646,8 @@ void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t lay
   if (spread) {
     const size_t partials = (size_t)rows.bucket * (size_t)heads * (size_t)splits;
     j.arrived = (int32_t *)scratch;
-    j.partials = (partial *)(scratch + SPREAD_MAX);
-    j.values = scratch + SPREAD_MAX + partials * (sizeof(partial) / sizeof(float));
+    j.partials = (partial *)(scratch + CUDA_ATTENTION_COUNTERS);
+    j.values = scratch + CUDA_ATTENTION_COUNTERS + partials * (sizeof(partial) / sizeof(float));
   }
   launchers[kv.type == OPS_KV_F16][pack - 1][kv.head_dim > 2 * WARP](stream, j);
 }

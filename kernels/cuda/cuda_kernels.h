@@ -169,8 +169,10 @@ void cuda_rope(cudaStream_t stream, cuda_rows rows, const float *frequency, int3
 void cuda_rope_store(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t layer, cuda_rotary rotary,
                      int32_t heads, float *q, const float *k, const float *v);
 
-/* Floats of scratch that cuda_attention needs for a bucket of rows, whatever `positions` is. They are zeros
- * before the first attention that uses them, and nobody else does. */
+#define CUDA_ATTENTION_COUNTERS 128 /* floats of scratch that are zeros before and after each attention */
+
+/* Floats of scratch that cuda_attention needs for a bucket of rows, whatever `positions` is. Nothing else
+ * uses this memory, and the counters at its beginning are zeros before the first attention. */
 size_t cuda_attention_floats(cuda_kv kv, int32_t bucket, int32_t heads);
 
 /* y [rows][heads][head_dim] from the keys that views[view] shows each row. positions: more than the position

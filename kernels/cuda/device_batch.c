@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ALIGNMENT    64
-#define UPLOAD_BYTES ((size_t)64 << 10) /* at first */
+#define ALIGNMENT          64
+#define POSITIONS_AT_FIRST 512
+#define UPLOAD_BYTES       ((size_t)64 << 10) /* at first */
 
 int32_t cuda_batch_bucket(int32_t count) {
   int32_t end = 1;
@@ -179,9 +180,9 @@ static int32_t count_staged(const ops_batch *b) {
   return staged;
 }
 
-/* Rounded up, so that a graph serves until a sequence is twice as long, and at first for 512 positions. */
+/* Rounded up, so that a graph serves until a sequence is twice as long. */
 static int32_t positions_of(const device_kv *k, const ops_batch *b) {
-  int32_t end = 0, positions = 2 * OPS_SPLIT;
+  int32_t end = 0, positions = POSITIONS_AT_FIRST;
   for (int32_t i = 0; i < b->row_count; i++)
     if (b->rows[i].position >= end) end = b->rows[i].position + 1;
   while (positions < end) positions *= 2;

@@ -35,19 +35,19 @@ template <class T> DEVICE_CODE T device_load(const void *at) {
 #endif
 }
 
-/* What another block of the same kernel has written. */
+/* Not from the first-level cache: what another block of the same kernel has written. */
 template <class T> DEVICE_CODE T device_load_fresh(const void *at) {
 #ifdef __CUDACC__
-  T value;
-  if constexpr (sizeof(T) == 16) {
-    const float4 x = __ldcg((const float4 *)at);
-    memcpy(&value, &x, sizeof value);
+  if constexpr (sizeof(T) % sizeof(uint4) == 0) {
+    uint4 parts[sizeof(T) / sizeof(uint4)];
+    T value;
+    DEVICE_UNROLL for (size_t i = 0; i < sizeof(T) / sizeof(uint4); i++) parts[i] =
+        __ldcg((const uint4 *)at + i);
+    memcpy(&value, parts, sizeof value);
+    return value;
   } else {
-    static_assert(sizeof(T) == sizeof(float), "a load of 4 or 16 bytes");
-    const float x = __ldcg((const float *)at);
-    memcpy(&value, &x, sizeof value);
+    return __ldcg((const T *)at);
   }
-  return value;
 #else
   return device_load<T>(at);
 #endif
@@ -155,7 +155,7 @@ DEVICE_CODE void device_wait_for_previous() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #elif !defined(__CUDACC__)
-  shim::waited[shim::thread()] = true;
+  shim::wait_for_previous();
 #endif
 }
 

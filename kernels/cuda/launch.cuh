@@ -1,6 +1,7 @@
 /* launch.cuh - launches of kernels that may begin before the previous kernel in their stream has ended: they
  * call device_wait_for_previous, in every thread, before they touch what other kernels of the same forward
- * write or read. The batch, block tables and weights are there before a forward begins. */
+ * write or read. The batch, block tables, weights and the cache's rows of earlier forwards are there before a
+ * forward begins: what writes these is not launched so, and lets nobody begin early. */
 #pragma once
 
 #include "kernels/cuda/shim.h"

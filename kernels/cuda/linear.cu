@@ -15,6 +15,7 @@ constexpr int32_t STREAM_DEPTH = 8;         /* stages of a warp's ring */
 constexpr int32_t TILES_WARPS_LEAST = 8;    /* that are to be left where tiles lie in shared memory */
 constexpr int32_t TILES_SHARED = 100 << 10; /* where tiles are read through the cache, which has the rest */
 constexpr int32_t TILES_WARPS = 16;         /* likewise */
+constexpr int32_t WIDE_COLUMNS = 1024;      /* fewer are not worth what such a block begins and ends with */
 constexpr int32_t STREAM_ROWS = 16;         /* more are done sooner without streams */
 constexpr int32_t STREAM_BLOCKS =
     32; /* of weights of a group, that a processor must get for streams to pay */
@@ -163,7 +164,41 @@ static bool streams(const linear_args &a) {
          groups * (a.columns / OPS_BLOCK) >= (int64_t)STREAM_BLOCKS * launch_processors();
 }
 
+/* --- int8, many rows --- */
+
+struct wide_plan {
+  int32_t tiles, across, down; /* tiles of rows of a block; blocks */
+};
+
+static int32_t pieces(int32_t of, int32_t each) {
+  return (of + each - 1) / each;
+}
+
+/* Blocks of as many warps as they can have, which must be as many as there are processors: fewer are done
+ * sooner by the blocks of linear_int8.cu. */
+static bool plan_wide(linear_args *a, ops_type type, wide_plan *p) {
+  const int32_t most = LINEAR_WIDE_TILES * CUDA_TILE_ROWS, rows = a->rows.bucket < most ? most / 2 : most;
+  a->units = LINEAR_WIDE_WARPS / a->parts * 2;
+  a->each = a->swiglu ? a->units / 2 : a->units;
+  *p = {rows / CUDA_TILE_ROWS, pieces(a->groups, a->each), pieces(a->rows.bucket, rows)};
+  return a->rows.bucket >= rows && a->columns >= WIDE_COLUMNS && p->across * p->down >= launch_processors() &&
+         linear_wide_layout_of(linear_wide_bytes(type), p->tiles, *a).bytes <= launch_shared_max();
+}
+
+static bool launch_wide(cudaStream_t stream, linear_args a, ops_type type, cuda_tile *room) {
+  const linear_input in = a.input;
+  wide_plan p;
+  if (!plan_wide(&a, type, &p)) return false;
+  a.input = {nullptr, nullptr, 0.0f, room};
+  rows_prepare(stream, {a.rows, in.x, in.weight, in.eps, a.columns, nullptr, room});
+  launch_early(linear_wide_kernel(type, p.tiles), dim3((unsigned)p.across, (unsigned)p.down),
+               dim3((unsigned)(a.units / 2 * a.parts * DEVICE_LANES)),
+               (size_t)linear_wide_layout_of(linear_wide_bytes(type), p.tiles, a).bytes, stream, a);
+  return true;
+}
+
 static void launch_int8(cudaStream_t stream, linear_args a, ops_type type, cuda_tile *room) {
+  if (launch_wide(stream, a, type, room)) return;
   if (streams(a) && (launch_few(stream, a, type) || launch_tiles(stream, a, type, room))) return;
   a.units = int8_units(a, type);
   a.each = a.swiglu ? 1 : a.units;

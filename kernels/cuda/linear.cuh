@@ -176,6 +176,17 @@ DEVICE_CODE float linear_value(const linear_args &a, const linear_output &o, con
   return value;
 }
 
+/* Two outputs that are rotated together are those of neighbouring lanes. */
+DEVICE_CODE void linear_write(const linear_args &a, const linear_output &o, const float *sums,
+                              int32_t stride) {
+  float value = o.matrix >= 0 ? linear_value(a, o, sums, stride) : 0.0f;
+  if (a.store.angles) {
+    const float other = __shfl_xor_sync(DEVICE_WARP, value, 1);
+    if (o.rotated) value = fmaf(other, o.sine, value * o.cosine);
+  }
+  if (o.matrix >= 0) linear_put(a, o, value);
+}
+
 /* For the outputs after a thread's first: not twice in the code. */
 static DEVICE_NO_INLINE linear_output linear_output_later(const linear_args &a, linear_units units, int32_t i,
                                                           int32_t rows_max, int32_t first, int32_t rows) {
@@ -185,8 +196,7 @@ static DEVICE_NO_INLINE linear_output linear_output_later(const linear_args &a, 
 }
 
 /* sums [slots of the units][rows_max][OPS_GROUP] of all threads of the block; writes rows [first, first +
- * rows). mine: output threadIdx.x of the units', where it is known. Two outputs that are rotated together are
- * those of neighbouring lanes. */
+ * rows). mine: output threadIdx.x of the units', where it is known. */
 DEVICE_CODE void linear_finish(const linear_args &a, linear_units units, const float *sums, int32_t rows_max,
                                int32_t first, int32_t rows, linear_output mine, bool known) {
   const int32_t stride = rows_max * OPS_GROUP,
@@ -195,12 +205,7 @@ DEVICE_CODE void linear_finish(const linear_args &a, linear_units units, const f
   for (int32_t begin = 0; begin < count; begin += (int32_t)blockDim.x) {
     if (begin > 0 || !known)
       mine = linear_output_later(a, units, begin + (int32_t)threadIdx.x, rows_max, first, rows);
-    float value = mine.matrix >= 0 ? linear_value(a, mine, sums, stride) : 0.0f;
-    if (a.store.angles) {
-      const float other = __shfl_xor_sync(DEVICE_WARP, value, 1);
-      if (mine.rotated) value = fmaf(other, mine.sine, value * mine.cosine);
-    }
-    if (mine.matrix >= 0) linear_put(a, mine, value);
+    linear_write(a, mine, sums, stride);
   }
 }
 
@@ -275,15 +280,39 @@ PORTABLE linear_stream_layout linear_stream_layout_of(int32_t stage_bytes, int32
   return at;
 }
 
+/* --- int8, many rows (linear_wide.cu) --- */
+
+constexpr int32_t LINEAR_WIDE_WARPS = 8; /* of a block at most */
+constexpr int32_t LINEAR_WIDE_TILES = 8; /* of rows of a block, or half as many */
+constexpr int32_t LINEAR_WIDE_STEP = 2;  /* blocks of a part that come to shared memory together */
+constexpr int32_t LINEAR_WIDE_DEPTH = 3; /* steps that have room there */
+
+struct linear_wide_layout {      /* of a step: the tiles are at 0 */
+  int32_t weights, stage, bytes; /* bytes: of all steps, or of the sums, which take their place */
+};
+
+/* group_bytes: of a group's weights in a step. */
+PORTABLE linear_wide_layout linear_wide_layout_of(int32_t group_bytes, int32_t tiles, const linear_args &a) {
+  const int32_t sums = a.units * a.parts * tiles * CUDA_TILE_ROWS * OPS_GROUP * (int32_t)sizeof(float);
+  linear_wide_layout at = {};
+  at.weights = a.parts * tiles * LINEAR_WIDE_STEP * (int32_t)sizeof(cuda_tile);
+  at.stage = at.weights + a.units * a.parts * group_bytes;
+  at.bytes = LINEAR_WIDE_DEPTH * at.stage > sums ? LINEAR_WIDE_DEPTH * at.stage : sums;
+  return at;
+}
+
 /* Kernels by type; NULL where there is none. The int8 ones take one or two tiles of rows a block, or a few
  * rows. */
 typedef void linear_kernel(const linear_args);
 linear_kernel *linear_int8_kernel(ops_type type, int32_t tiles);
 linear_kernel *linear_few_kernel(ops_type type, int32_t rows);    /* rows: 1, 2 or 4 */
 linear_kernel *linear_tiles_kernel(ops_type type, int32_t tiles); /* tiles: 1 or 2; they are there */
+linear_kernel *linear_wide_kernel(ops_type type,
+                                  int32_t tiles); /* tiles: LINEAR_WIDE_TILES or half; likewise */
 linear_kernel *linear_f32_kernel(ops_type type);
 int32_t linear_ring_bytes(ops_type type);  /* of a warp of an int8 kernel */
 int32_t linear_stage_bytes(ops_type type); /* of a stage of a stream */
+int32_t linear_wide_bytes(ops_type type);  /* of a group's weights in shared memory there */
 bool linear_int8_slices(ops_type type);    /* whether its kernel can slice */
 
 constexpr int32_t LINEAR_F32_ROWS = 8;   /* of a block */

@@ -106,6 +106,10 @@ inline int lane() {
 constexpr int THREADS_MAX = 1024;
 inline thread_local bool waited[THREADS_MAX];
 void must_have_waited(); /* ends the program if the thread has not */
+/* Of tests: what the previous kernel still does while a block begins. Its threads then meet before it and
+ * after it, when they wait. */
+inline std::function<void()> previous_ends;
+inline void wait_for_previous();
 
 /* Runs `step`, or captures it. */
 void enqueue(cudaStream_t stream, std::function<void()> step);
@@ -124,6 +128,15 @@ template <class T> T of_lane(T mine, int from) {
   T value;
   memcpy(&value, all + (size_t)(from & (WARP - 1)) * EXCHANGE_MAX, sizeof value);
   return value;
+}
+
+void wait_for_previous() {
+  if (previous_ends) {
+    block_barrier();
+    if (thread() == 0) previous_ends();
+    block_barrier();
+  }
+  waited[thread()] = true;
 }
 
 } // namespace shim

@@ -140,7 +140,9 @@ static void check_bucket(test_cache *c, const test_batch &b, int32_t heads, int3
   int32_t positions = 0;
   for (const ops_row &r : b.rows) positions = r.position >= positions ? r.position + 1 : positions;
   float *q_memory = to_device(q), *y = to_device(std::vector<float>(expected.size(), -1)), *scratch;
-  scratch = to_device(std::vector<float>(cuda_attention_floats(c->kv, bucket, heads), 0));
+  std::vector<float> room(cuda_attention_floats(c->kv, bucket, heads), NAN);
+  for (size_t i = 0; i < room.size() && i < CUDA_ATTENTION_COUNTERS; i++) room[i] = 0;
+  scratch = to_device(room);
   for (int32_t times = 0; times < 2; times++) { /* the second finds what the first has left in `scratch` */
     cuda_attention(NULL, {b.device, bucket, false}, c->kv, LAYER, 0, heads, positions, q_memory, y, scratch);
     assert_same(from_device(y, expected.size()), expected);
@@ -154,7 +156,8 @@ static void check_queries(test_cache *c, test_batch *b, int32_t heads, const std
   upload_batch(b);
   const std::vector<float> expected = expected_of(c, *b, heads, q);
   const int32_t rows = (int32_t)b->rows.size();
-  for (int32_t bucket : {rows, rows + 256 / heads, 600}) check_bucket(c, *b, heads, bucket, q, expected);
+  for (int32_t bucket : {rows, rows + 100 / heads, rows + 256 / heads, 600})
+    check_bucket(c, *b, heads, bucket, q, expected);
   free_batch(b);
   free_cache(c);
 }
@@ -211,9 +214,26 @@ static void windows_leave_out_what_is_before_them(void **state) {
   check({OPS_KV_F32, 4, 1, 64}, decoded({{600, 1500}}));
 }
 
-/* More splits than a warp has lanes. */
+/* The keys of one head, larger or smaller from a position on. */
+static void scale_keys(test_cache *c, const test_batch &b, int32_t from, float by) {
+  for (int32_t p = from; p <= b.rows[0].position; p++) {
+    for (int32_t d = 0; d < c->kv.head_dim; d++) {
+      uint32_t *key = key_bits(c, place_of(*c, b, b.rows[0], p), 0, d);
+      *key = bits_of_element(c->kv, by * element_of_bits(c->kv, *key));
+    }
+  }
+}
+
+/* More splits than a warp has lanes, whose largest scores rise and fall. */
 static void many_splits_are_joined(void **state) {
   (void)state;
+  for (float by : {0.25f, 2.0f}) {
+    test_batch b = decoded({{0, 34 * SPLIT + 3}});
+    test_cache c = make_cache(OPS_KV_F32, LAYERS, 1, 8, 2, 35 * SPLIT, STAGE);
+    fill_seen(&c, b);
+    scale_keys(&c, b, 32 * SPLIT, by);
+    check_filled(&c, &b, 1, 1);
+  }
   check({OPS_KV_F32, 1, 1, 8}, decoded({{0, 8 * SPLIT + 3}}));
   check({OPS_KV_F32, 1, 1, 8}, decoded({{0, 34 * SPLIT + 3}}));
   check({OPS_KV_F32, 1, 1, 8},
@@ -271,20 +291,69 @@ static void large_scores_are_rescaled(void **state) {
   }
 }
 
-/* A chain that is -0 before a gap: the first value's product is below the smallest number. */
-static void a_gap_after_a_negative_zero(void **state) {
+/* All chunks come to -0: the product of a value and its weight is below the smallest number. The sum over
+ * them begins with +0. */
+static void chunks_of_negative_zeros_are_added_to_zero(void **state) {
   (void)state;
-  test_batch b = decoded({{0, 1}, {5, 6}});
+  test_batch b = decoded({{0, SPLIT}});
   test_cache c = make_cache(OPS_KV_F32, LAYERS, 1, 64, 2, CONTEXT, STAGE);
-  for (int32_t d = 0; d < 64; d++) {
-    for (int32_t p : {0, 5}) {
-      const place at = place_of(c, b, b.rows[0], p);
-      *key_bits(&c, at, 0, d) = cpu_bits_of(p ? 0.0f : -10.0f);
-      *value_bits(&c, at, 0, d) = cpu_bits_of(p ? -0.0f : -1e-20f);
+  for (int32_t p = 0; p < SPLIT; p++) {
+    const place at = place_of(c, b, b.rows[0], p);
+    for (int32_t d = 0; d < 64; d++) {
+      *key_bits(&c, at, 0, d) = cpu_bits_of(p % CHUNK ? 0.0f : -10.0f);
+      *value_bits(&c, at, 0, d) = cpu_bits_of(p % CHUNK ? -0.0f : -1e-20f);
     }
   }
   check_queries(&c, &b, 1, std::vector<float>(64, 1));
 }
+
+#ifndef __CUDACC__
+/* What this forward writes is NaNs until the previous kernel ends: queries, staged rows, and committed ones
+ * of as many positions as there are rows. */
+static void check_wait(test_batch b) {
+  const int32_t heads = 3, rows = (int32_t)b.rows.size();
+  test_cache c = make_cache(OPS_KV_F16, LAYERS, heads, 64, 2, CONTEXT, STAGE);
+  fill_seen(&c, b);
+  const std::vector<float> q = numbers(b.rows.size() * (size_t)heads * 64, 9), none(q.size(), NAN);
+  const std::vector<float> expected = expected_of(&c, b, heads, q);
+  const cache_area_copy real[] = {c.committed, c.staged};
+  for (const ops_row &row : b.rows) {
+    for (int32_t p = row.length > rows ? row.length - rows : 0; p <= row.position; p++)
+      for (int32_t d = 0; d < heads * 64; d++)
+        *key_bits(&c, place_of(c, b, row, p), d / 64, d % 64) =
+            *value_bits(&c, place_of(c, b, row, p), d / 64, d % 64) = F16_NAN;
+  }
+  upload_cache(&c);
+  upload_batch(&b);
+  float *q_memory = to_device(none), *y = to_device(none), *scratch = to_device(none);
+  shim::previous_ends = [&] {
+    memcpy(q_memory, q.data(), q.size() * sizeof(float));
+    const std::vector<uint32_t> *areas[] = {&real[0].keys, &real[0].values, &real[1].keys, &real[1].values};
+    for (int32_t i = 0; i < 4; i++) {
+      const std::vector<uint8_t> bytes = packed_elements(c.kv, *areas[i]);
+      memcpy(c.memory[i], bytes.data(), bytes.size());
+    }
+  };
+  cuda_attention(NULL, {b.device, rows, false}, c.kv, LAYER, 0, heads, SPLIT, q_memory, y, scratch);
+  const std::vector<float> got = from_device(y, expected.size());
+  shim::previous_ends = nullptr;
+  assert_same(got, expected);
+  for (float *p : {q_memory, y, scratch}) cudaFree(p);
+  free_batch(&b);
+  free_cache(&c);
+}
+
+static void new_rows_are_read_after_the_wait(void **state) {
+  (void)state;
+  check_wait(decoded({{0, 1}}));
+  check_wait(decoded({{0, 100}}));
+  test_batch tree = {};
+  add_row(&tree, 0, 60, {33});
+  tree.rows[0].position = 60;
+  tree.spans[0] = {{0, 61}};
+  check_wait(tree);
+}
+#endif
 
 static void a_nan_in_a_key_weighs_nothing(void **state) {
   (void)state;
@@ -305,7 +374,10 @@ int main(void) {
       cmocka_unit_test(trees_find_their_paths),
       cmocka_unit_test(a_prefilled_row_sees_no_later_one),
       cmocka_unit_test(large_scores_are_rescaled),
-      cmocka_unit_test(a_gap_after_a_negative_zero),
+      cmocka_unit_test(chunks_of_negative_zeros_are_added_to_zero),
+#ifndef __CUDACC__
+      cmocka_unit_test(new_rows_are_read_after_the_wait),
+#endif
       cmocka_unit_test(a_nan_in_a_key_weighs_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -426,6 +426,25 @@ static void large_linears_read_their_weights_as_streams(void **) {
   }
 }
 
+/* So many rows and outputs that a block takes eight tiles of rows, or four, and pairs of groups, of which the
+ * last has one; parts begin in the middle of a unit, or are of odd lengths. */
+#ifdef __CUDACC__
+static const int32_t WIDE = 3010;
+#else
+static const int32_t WIDE = 100;
+#endif
+
+static void many_rows_of_large_linears_equal_the_reference(void **) {
+  const int32_t row_counts[] = {32, 64, 33, 100};
+  for (int type = OPS_Q4_0; type < OPS_TYPE_COUNT; type++) {
+    const bool units = type >= OPS_Q2_K;
+    const int32_t rows = row_counts[type % 4], columns = units ? 1280 : 1056;
+    const trio t((ops_type)type, WIDE, columns);
+    act a(random_floats((size_t)(rows * columns)), rows);
+    check_trio(t, a, true, rows);
+  }
+}
+
 /* More blocks for all tiles of rows than run at once: a block takes two of them. */
 static void many_rows_of_many_outputs_equal_the_reference(void **) {
   const trio t(OPS_Q4_1, 800, 64);
@@ -438,16 +457,18 @@ static void large_matrices_are_not_parted(void **) {
 #ifdef __SANITIZE_THREAD__
   skip();
 #endif
-  for (ops_type type : {OPS_Q4_1, OPS_F16}) {
+  for (int32_t rows : {2, -2, 33}) {
+    const ops_type type = rows < 0 ? OPS_F16 : OPS_Q4_1;
+    rows = abs(rows);
     const matrix m = make_matrix(type, OPS_PARTED_OUTPUTS + 7, 1024);
-    act a(random_floats(1024 * 2), 2);
-    const batch b(2);
-    act_on_device x(2, 1024, true);
+    act a(random_floats((size_t)(1024 * rows)), rows);
+    const batch b(rows);
+    act_on_device x(rows, 1024, true);
     x.x.write(a.x);
     const device_matrix d(m);
-    device_array<float> y((size_t)(2 * m.w.rows));
+    device_array<float> y((size_t)(rows * m.w.rows));
     const cuda_linear_job job = {d.w, y.at(), false, nullptr};
-    cuda_linear(stream, b.of(2), &job, 1, nullptr, nullptr, x.view());
+    cuda_linear(stream, b.of(rows), &job, 1, nullptr, nullptr, x.view());
     same_floats(y.read(), reference_linear(m, a, true), "large");
   }
 }
@@ -462,7 +483,7 @@ struct normed_case {
 static const normed_case NORMED[] = {
     {OPS_Q4_1, 70, 576, 1},   {OPS_Q4_1, 70, 576, 5},   {OPS_Q8_0, 33, 1536, 2},   {OPS_Q8_0, 16, 64, 9},
     {OPS_Q4_1, 20, 4096, 9},  {OPS_Q6_K, 40, 2048, 3},  {OPS_F16, 35, 64, 4},      {OPS_Q4_K, 16, 2304, 17},
-    {OPS_Q5_K, 130, 1536, 1}, {OPS_Q3_K, 130, 1536, 4}, {OPS_Q4_K, 130, 1536, 12},
+    {OPS_Q5_K, 130, 1536, 1}, {OPS_Q3_K, 130, 1536, 4}, {OPS_Q4_K, 130, 1536, 12}, {OPS_Q4_K, 130, 1024, 33},
 };
 
 static void a_linear_takes_its_input_through_a_norm(void **) {
@@ -514,6 +535,84 @@ static void swiglu_is_silu_of_gate_times_up(void **) {
   }
 }
 
+/* --- queries, keys and values that are stored on the way --- */
+
+struct stored_case {
+  ops_type type;
+  int32_t heads, kv_heads, columns, rows;
+};
+
+#ifdef __CUDACC__
+static const int32_t MANY_HEADS = 132;
+#else
+static const int32_t MANY_HEADS = 4;
+#endif
+
+struct stored { /* what is written */
+  std::vector<float> q;
+  std::vector<uint16_t> keys, values, stage_keys, stage_values;
+};
+
+/* By the linear itself, or by rope_store after it. Every second row is staged. */
+static stored store(const stored_case &c, const std::vector<matrix> &m, const act &a,
+                    const std::vector<float> &angles, bool on_the_way) {
+  const int32_t dim = 64, stage = 48, blocks = 8, context = 128;
+  std::vector<int32_t> table((size_t)blocks), paths((size_t)stage);
+  for (int32_t i = 0; i < blocks; i++) table[(size_t)i] = (i * 5 + 2) % blocks;
+  for (int32_t i = 0; i < stage; i++) paths[(size_t)i] = (i * 7 + 3) % stage;
+  const device_array<int32_t> tables(table), device_paths(paths);
+  const size_t head = (size_t)(c.kv_heads * dim);
+  const std::vector<uint16_t> none(head * (size_t)(blocks * OPS_TILE), 1), no_stage(head * (size_t)stage, 1);
+  const device_array<uint16_t> keys(none), values(none), stage_keys(no_stage), stage_values(no_stage);
+  const cuda_kv kv = {OPS_KV_F16, 1,     c.kv_heads, dim,         blocks,          1,
+                      context,    stage, keys.at(),  values.at(), stage_keys.at(), stage_values.at(),
+                      tables.at()};
+  batch b(c.rows);
+  for (int32_t i = 0; i < c.rows; i++) {
+    b.rows[(size_t)i].position = i;
+    b.rows[(size_t)i].path_at = i / 2;
+    b.rows[(size_t)i].path_count = i % 2;
+  }
+  b.device_rows.write(b.rows);
+  cuda_batch plain = {};
+  plain.rows = b.device_rows.at();
+  plain.paths = device_paths.at();
+  plain.row_count = c.rows;
+  b.device.write({plain});
+  act_on_device x(c.rows, c.columns, true);
+  x.x.write(a.x);
+  const device_matrix dq(m[0]), dk(m[1]), dv(m[2]);
+  device_array<float> q((size_t)(c.rows * m[0].w.rows)), k((size_t)(c.rows * m[1].w.rows)),
+      v((size_t)(c.rows * m[2].w.rows)), device_angles(angles);
+  const cuda_linear_job jobs[] = {
+      {dq.w, q.at(), false, nullptr}, {dk.w, k.at(), false, nullptr}, {dv.w, v.at(), false, nullptr}};
+  const cuda_store to = {kv, 0, 48, device_angles.at()};
+  cuda_linear(stream, b.of(c.rows), jobs, 3, nullptr, on_the_way ? &to : nullptr, x.view());
+  if (!on_the_way)
+    cuda_rope_store(stream, b.of(c.rows), kv, 0, {device_angles.at(), 48, nullptr, nullptr, 0}, c.heads,
+                    q.at(), k.at(), v.at());
+  return {q.read(), keys.read(), values.read(), stage_keys.read(), stage_values.read()};
+}
+
+static void a_linear_stores_what_it_makes(void **) {
+  const stored_case cases[] = {{OPS_Q4_K, 3, 1, 512, 1},
+                               {OPS_Q8_0, 9, 3, 1536, 3},
+                               {OPS_Q4_1, 4, 2, 1536, 11},
+                               {OPS_Q6_K, MANY_HEADS, 2, 1024, 40},
+                               {OPS_Q4_0, MANY_HEADS, 2, 1056, 64}};
+  for (const stored_case &c : cases) {
+    const std::vector<matrix> m = {make_matrix(c.type, c.heads * 64, c.columns),
+                                   make_matrix(c.type, c.kv_heads * 64, c.columns),
+                                   make_matrix(c.type, c.kv_heads * 64, c.columns)};
+    const act a(random_floats((size_t)(c.rows * c.columns)), c.rows);
+    const std::vector<float> angles = random_floats((size_t)(c.rows * 2 * 48));
+    const stored got = store(c, m, a, angles, true), want = store(c, m, a, angles, false);
+    same_floats(got.q, want.q, "queries");
+    assert_true(got.keys == want.keys && got.values == want.values);
+    assert_true(got.stage_keys == want.stage_keys && got.stage_values == want.stage_values);
+  }
+}
+
 /* --- replays --- */
 
 static void replay(int32_t outputs, int32_t bucket) {
@@ -562,10 +661,12 @@ int main(void) {
       cmocka_unit_test(every_number_of_rows_gives_the_same_bits),
       cmocka_unit_test(quantised_extremes_are_summed_like_the_reference),
       cmocka_unit_test(large_linears_read_their_weights_as_streams),
+      cmocka_unit_test(many_rows_of_large_linears_equal_the_reference),
       cmocka_unit_test(many_rows_of_many_outputs_equal_the_reference),
       cmocka_unit_test(large_matrices_are_not_parted),
       cmocka_unit_test(a_linear_takes_its_input_through_a_norm),
       cmocka_unit_test(swiglu_is_silu_of_gate_times_up),
+      cmocka_unit_test(a_linear_stores_what_it_makes),
       cmocka_unit_test(a_graph_is_replayed_with_another_number_of_rows),
   };
   return cmocka_run_group_tests(tests, open_stream, close_stream);

@@ -226,7 +226,7 @@ static float chain(const matrix *m, int32_t out, const float *x, int32_t from, i
   return sum;
 }
 
-/* f32 math, by the definition of numerics version 2. */
+/* f32 math, by the definition of the numerics. */
 static float defined_sum(const matrix *m, int32_t out, const float *x) {
   float part[4];
   if (m->columns < 1024 || m->rows > 16384) return chain(m, out, x, 0, m->columns);

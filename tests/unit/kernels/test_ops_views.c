@@ -309,24 +309,25 @@ enum { VIEW_SHAPES = sizeof view_shapes / sizeof view_shapes[0] };
 /* Keys around the ends of splits, committed and staged, appended and of a tree. */
 static void attention_has_the_defined_splits(void **state) {
   (void)state;
-  const int32_t committed[] = {0, 1, 490, 510, 511, 512, 513, 1000, 1023, 1024, 1025, 1530, 1536, 1537};
-  const int32_t windows[] = {0, 1, 20, 511, 512, 513, 600, 1024};
+  const int32_t committed[] = {0,   1,   31,  33,  250, 255,  256,  257,  490,  511,
+                               512, 513, 767, 768, 769, 1000, 1023, 1024, 1025, 1537};
+  const int32_t windows[] = {0, 1, 20, 31, 32, 33, 255, 256, 257, 513, 600, 1024};
   for (size_t i = 0; i < VIEW_SHAPES; i++) {
     view_case c = view_shapes[i];
     for (size_t k = 0; k < sizeof committed / sizeof committed[0]; k++) {
       c.committed = committed[k];
       check_window(&c, 0);
-      check_window(&c, windows[(i + k) % 8]);
+      check_window(&c, windows[(i + k) % 12]);
     }
   }
 }
 
 static const ops_span gaps[][V_SPANS] = {
-    {{0, 4}, {100, 131}},               /* a split without keys in the middle */
-    {{0, 512}, {1024, 1030}},           /* whole splits */
-    {{511, 513}, {1023, 1024}},         /* the ends of splits */
-    {{600, 700}},                       /* no key in the first split */
-    {{0, 1}, {2, 3}, {4, 5}, {17, 40}}, /* several of a tile */
+    {{0, 4}, {100, 131}},                                   /* a split without keys in the middle */
+    {{0, 512}, {1024, 1030}},                               /* whole splits */
+    {{511, 513}, {1023, 1024}},                             /* the ends of splits */
+    {{600, 700}},                                           /* no key in the first split */
+    {{0, 1}, {2, 3}, {4, 5}, {17, 40}, {40, 41}, {41, 90}}, /* several of a tile, and some that touch */
     {{0, 0}},
 };
 

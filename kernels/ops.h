@@ -30,10 +30,9 @@
  *   e = exp(score - M), 0 where the row does not see the position. The split's chunks of OPS_CHUNK positions
  *   each give a sum of weights in 8 lanes, lane i of ((e[i] + e[i + 16]) + (e[i + 8] + e[i + 24])), and for
  *   each d a chain of fma(e, v, chain) by position ascending, from zero, in which positions that the row does
- *   not see are left out. From zero, L and V[d] add the chunks ascending, L lane by lane, and at last its
- * lanes as
- *   ((0+4)+(2+6))+((1+5)+(3+7)). Splits are combined ascending, from the first that has keys: with
- *   m = max(M_before, M): a = exp(M_before - m), b = exp(M - m); L = fma(L, b, L_before * a);
+ *   not see are left out. From zero, L and V[d] add the chunks ascending, L lane by lane; at last its lanes
+ *   are added as ((0+4)+(2+6))+((1+5)+(3+7)). Splits are combined ascending, from the first that has keys:
+ *   with m = max(M_before, M): a = exp(M_before - m), b = exp(M - m); L = fma(L, b, L_before * a);
  *   V = fma(V, b, V_before * a). One split alone is not rescaled. At last V * (1 / L)
  *
  * Rounding to nearest, subnormals kept (no FTZ, no DAZ) in every thread. */

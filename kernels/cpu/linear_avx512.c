@@ -50,8 +50,7 @@ INLINE __m512 load_f16(const uint8_t *from) {
   return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)from));
 }
 
-/* One row waits for memory alone. AMD's hardware then looks ahead far enough by itself, and Intel's does not.
- */
+/* One row waits for memory alone. A Zen then looks ahead far enough by itself, and a Xeon does not. */
 INLINE void prefetch(const uint8_t *w, size_t bytes, const int T) {
   if (T < PREFETCH_ROWS && !__builtin_cpu_is("intel")) return;
   for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)w + AHEAD + i, _MM_HINT_T1);

@@ -548,7 +548,7 @@ static __device__ void attend_splits(const block_job<T, PACK> &b, int32_t first,
       leave(b, split, largest);
     begun = true;
   }
-  if (!begun) leave_nothing(b, first);
+  if (!begun && !alone) leave_nothing(b, first);
   if (alone)
     put_totals(b, t);
   else

@@ -56,7 +56,7 @@ inline int32_t launch_processors() { /* few, so that a block has many groups */
 }
 
 inline int32_t launch_shared_max() {
-  return shim::SHARED_MAX;
+  return shim::shared_max;
 }
 
 template <class... Parameters, class... Arguments>

@@ -174,15 +174,22 @@ static int32_t pieces(int32_t of, int32_t each) {
   return (of + each - 1) / each;
 }
 
-/* Blocks of as many warps as they can have, which must be as many as there are processors: fewer are done
- * sooner by the blocks of linear_int8.cu. */
+static bool wide_fits(const linear_args &a, ops_type type, int32_t tiles) {
+  return linear_wide_layout_of(linear_wide_bytes(type), tiles, a).bytes <= launch_shared_max();
+}
+
+/* Only where there are at least as many blocks as processors: fewer are done sooner by the blocks of
+ * linear_int8.cu. */
 static bool plan_wide(linear_args *a, ops_type type, wide_plan *p) {
-  const int32_t most = LINEAR_WIDE_TILES * CUDA_TILE_ROWS, rows = a->rows.bucket < most ? most / 2 : most;
   a->units = LINEAR_WIDE_WARPS / a->parts * 2;
   a->each = a->swiglu ? a->units / 2 : a->units;
-  *p = {rows / CUDA_TILE_ROWS, pieces(a->groups, a->each), pieces(a->rows.bucket, rows)};
+  p->tiles = LINEAR_WIDE_TILES;
+  if (a->rows.bucket < p->tiles * CUDA_TILE_ROWS || !wide_fits(*a, type, p->tiles)) p->tiles /= 2;
+  const int32_t rows = p->tiles * CUDA_TILE_ROWS;
+  p->across = pieces(a->groups, a->each);
+  p->down = pieces(a->rows.bucket, rows);
   return a->rows.bucket >= rows && a->columns >= WIDE_COLUMNS && p->across * p->down >= launch_processors() &&
-         linear_wide_layout_of(linear_wide_bytes(type), p->tiles, *a).bytes <= launch_shared_max();
+         wide_fits(*a, type, p->tiles);
 }
 
 static bool launch_wide(cudaStream_t stream, linear_args a, ops_type type, cuda_tile *room) {

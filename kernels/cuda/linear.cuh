@@ -282,7 +282,7 @@ PORTABLE linear_stream_layout linear_stream_layout_of(int32_t stage_bytes, int32
 
 /* --- int8, many rows (linear_wide.cu) --- */
 
-constexpr int32_t LINEAR_WIDE_WARPS = 8; /* of a block at most */
+constexpr int32_t LINEAR_WIDE_WARPS = 8; /* of a block */
 constexpr int32_t LINEAR_WIDE_TILES = 8; /* of rows of a block, or half as many */
 constexpr int32_t LINEAR_WIDE_STEP = 2;  /* blocks of a part that come to shared memory together */
 constexpr int32_t LINEAR_WIDE_DEPTH = 3; /* steps that have room there */
@@ -301,8 +301,7 @@ PORTABLE linear_wide_layout linear_wide_layout_of(int32_t group_bytes, int32_t t
   return at;
 }
 
-/* Kernels by type; NULL where there is none. The int8 ones take one or two tiles of rows a block, or a few
- * rows. */
+/* Kernels by type; NULL where there is none. */
 typedef void linear_kernel(const linear_args);
 linear_kernel *linear_int8_kernel(ops_type type, int32_t tiles);
 linear_kernel *linear_few_kernel(ops_type type, int32_t rows);    /* rows: 1, 2 or 4 */

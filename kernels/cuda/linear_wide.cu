@@ -2,9 +2,9 @@
  * kernel has made.
  *
  * A warp sums the same part of two groups of outputs for TILES tiles of rows. So what is read of a tile
- * serves two products of a tensor core, and what is made of a block of weights TILES of them. Weights and
- * tiles come to shared memory step by step, LINEAR_WIDE_STEP blocks of each part at a time, which all warps
- * of the block share. */
+ * serves two products of a tensor core, and what is made of a block of weights TILES of them. Both come to
+ * shared memory step by step, LINEAR_WIDE_STEP blocks of each part at a time: the tiles for all warps of the
+ * block, the weights for their own warp. */
 #include "kernels/cuda/linear_product.cuh"
 #include "kernels/cuda/linear_stream.cuh"
 
@@ -18,7 +18,7 @@ constexpr int32_t WIDE_OUTPUTS = 4; /* of a thread, that it finishes together */
 template <ops_type TYPE>
 constexpr int32_t wide_group_bytes = linear_format<TYPE>::HEAD + LINEAR_WIDE_STEP *linear_format<TYPE>::BLOCK;
 static_assert(CPU_UNIT_BLOCKS % (LINEAR_PARTS * LINEAR_WIDE_STEP) == 0,
-              "a quarter of some units is whole steps");
+              "a part begins with a whole step of a unit");
 
 struct wide_job {
   const linear_args &a;
@@ -127,8 +127,8 @@ DEVICE_CODE void wide_add_step(const wide_job &j, int32_t step, const uint8_t *s
     wide_add_block<TYPE, TILES>(groups, tiles, i, j.lane, acc);
 }
 
-/* Leaves the sums [slots][rows][OPS_GROUP] in shared memory, in place of the steps. Step 0's weights are
- * under way. */
+/* Leaves the sums [slots][rows][OPS_GROUP] in shared memory, in place of the steps. The caller
+ * has begun to copy step 0's weights. */
 template <ops_type TYPE, int TILES> DEVICE_CODE float *wide_sums(const wide_job &j) {
   float acc[WIDE_PAIR][TILES][4] = {};
   int32_t reading = 0, writing = 0; /* turns of the stages */
@@ -196,7 +196,7 @@ DEVICE_CODE void wide_finish(const linear_args &a, const float *sums, int32_t ro
 
 /* --- a block --- */
 
-/* A pair may have but one group, or none: then it sums another one's, which nobody asks for. */
+/* Where a warp's group is missing, it sums the block's first one again; that sum is not read. */
 template <ops_type TYPE> DEVICE_CODE void wide_find_slots(wide_job &j) {
   const int32_t unit = j.warp / j.a.parts * WIDE_PAIR;
   j.part = j.warp % j.a.parts;

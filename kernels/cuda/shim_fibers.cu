@@ -349,7 +349,7 @@ void launch(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes, std
     fail("a block of a wrong size");
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > GRID_Y_MAX || grid.z > GRID_Y_MAX)
     fail("a grid of a wrong size");
-  if (shared_bytes > (size_t)SHARED_MAX) fail("more shared memory than a block can have");
+  if (shared_bytes > (size_t)shared_max) fail("more shared memory than a block can have");
   enqueue(stream, [=] { run_grid(grid, block, shared_bytes, thread); });
 }
 

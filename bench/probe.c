@@ -120,12 +120,15 @@ void probe_replay(probe *p) {
 
 /* --- the others: their time --- */
 
-#define PASS_ON(op, call)                                                                                    \
+#define TIMED(op, call)                                                                                      \
   probe *p = probe_of(d);                                                                                    \
-  if (!runs(p, op)) return;                                                                                  \
   uint64_t begin = probe_clock_ns();                                                                         \
   p->real->call;                                                                                             \
   add_time(p, op, begin);
+
+#define PASS_ON(op, call)                                                                                    \
+  if (!runs(probe_of(d), op)) return;                                                                        \
+  TIMED(op, call)
 
 static void on_embed(device *d, const device_weight *w, device_act *x) {
   PASS_ON(PROBE_EMBED, embed(d, w, x))
@@ -137,17 +140,13 @@ static void on_norm(device *d, const device_act *x, bool head, device_vector w, 
 }
 
 static void on_rope(device *d, const device_rope *r) {
-  probe *p = probe_of(d);
-  uint64_t begin = probe_clock_ns();
-  p->real->rope(d, r);
-  add_time(p, PROBE_ROPE, begin);
+  TIMED(PROBE_ROPE, rope(d, r))
 }
 
 static void on_rope_store(device *d, int32_t layer, const device_rotary *r, device_act *q,
                           const device_act *k, const device_act *v) {
-  if (probe_of(d)->mode == PROBE_ONLY && probe_of(d)->only == PROBE_QKV)
-    probe_of(d)->real->rope_store(d, layer, r, q, k, v);
-  PASS_ON(PROBE_ROPE, rope_store(d, layer, r, q, k, v))
+  const probe_op op = probe_of(d)->mode == PROBE_ONLY ? PROBE_QKV : PROBE_ROPE;
+  PASS_ON(op, rope_store(d, layer, r, q, k, v))
 }
 
 static void on_attention(device *d, int32_t layer, int32_t view, const device_act *q, device_act *y) {
@@ -156,10 +155,7 @@ static void on_attention(device *d, int32_t layer, int32_t view, const device_ac
 
 static void on_commit(device *d, device_kv *k, int32_t sequence, const int32_t *path, int32_t count,
                       int32_t length) {
-  probe *p = probe_of(d);
-  uint64_t begin = probe_clock_ns();
-  p->real->kv_commit(d, k, sequence, path, count, length);
-  add_time(p, PROBE_COMMIT, begin);
+  TIMED(PROBE_COMMIT, kv_commit(d, k, sequence, path, count, length))
 }
 
 /* --- the probe --- */

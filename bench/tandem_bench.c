@@ -164,9 +164,10 @@ static int measure_queued(bench *b, width *w) {
   static const probe_op ops[] = {PROBE_EMBED,   PROBE_QKV,  PROBE_ATTENTION, PROBE_OUTPUT,
                                  PROBE_GATE_UP, PROBE_DOWN, PROBE_HEAD};
   const int32_t count = b->flags.given.repetitions;
+  uint64_t nothing_ns[REPETITIONS_MAX] = {0};
   int rc = measure_whole(b, w);
-  if (rc == ERR_OK) rc = measure_op(b, w, PROBE_COUNT, w->between_ns);
-  const double nothing = median_us(w->between_ns, count);
+  if (rc == ERR_OK) rc = measure_op(b, w, PROBE_COUNT, nothing_ns);
+  const double nothing = median_us(nothing_ns, count);
   w->whole_us = w->between_us = median_us(w->whole_ns, count);
   for (size_t i = 0; i < sizeof ops / sizeof *ops && rc == ERR_OK; i++) {
     rc = measure_op(b, w, ops[i], w->op_ns[ops[i]]);

@@ -345,16 +345,16 @@ template <class T, int PACK> static __device__ void keep_queries(const block_job
 template <class T, int PACK, int WIDE>
 static __device__ void attend_split(const block_job<T, PACK> &b, int32_t split, bool first,
                                     float (&largest)[PACK]) {
-  const int32_t p = split * OPS_SPLIT + (int32_t)threadIdx.x, early = first ? b.old : INT32_MAX;
+  const int32_t p = split * OPS_SPLIT + (int32_t)threadIdx.x, old = first ? b.old : 0;
   const int32_t units = b.row / CUDA_KV_UNIT, d = (int32_t)threadIdx.x % WARP * WIDE;
-  const T *key = find_position(b, p, first ? early : 0);
+  const T *key = find_position(b, p, old);
   key_units<T, PACK, WIDE> k;
   value_parts<T, PACK, WIDE> v;
   float scores[PACK];
   DEVICE_NO_UNROLL
   for (int later = 0; later < 2; later++) { /* one text for both */
     if (first && later) device_wait_for_previous();
-    if (key && (p >= early) == later) load_key(k, key, 0, units);
+    if (key && (p < old) != later) load_key(k, key, 0, units);
   }
   if (first) device_let_next_begin();
   const float query = first ? query_at(b, (int32_t)threadIdx.x) : 0;
@@ -548,11 +548,12 @@ static __device__ void attend_splits(const block_job<T, PACK> &b, int32_t first,
       leave(b, split, largest);
     begun = true;
   }
-  if (!begun && !alone) leave_nothing(b, first);
-  if (alone)
+  if (alone) {
     put_totals(b, t);
-  else
-    meet(b, count);
+    return;
+  }
+  if (!begun) leave_nothing(b, first);
+  meet(b, count);
 }
 
 /* --- blocks --- */

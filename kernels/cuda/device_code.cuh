@@ -38,12 +38,10 @@ template <class T> DEVICE_CODE T device_load(const void *at) {
 /* Not from the first-level cache: what another block of the same kernel has written. */
 template <class T> DEVICE_CODE T device_load_fresh(const void *at) {
 #ifdef __CUDACC__
-  if constexpr (sizeof(T) % sizeof(uint4) == 0) {
-    uint4 parts[sizeof(T) / sizeof(uint4)];
+  if constexpr (sizeof(T) == sizeof(uint4)) {
+    const uint4 bits = __ldcg((const uint4 *)at);
     T value;
-    DEVICE_UNROLL for (size_t i = 0; i < sizeof(T) / sizeof(uint4); i++) parts[i] =
-        __ldcg((const uint4 *)at + i);
-    memcpy(&value, parts, sizeof value);
+    memcpy(&value, &bits, sizeof value);
     return value;
   } else {
     return __ldcg((const T *)at);

@@ -157,7 +157,7 @@ static bool launch_tiles(cudaStream_t stream, linear_args a, ops_type type, cuda
   return true;
 }
 
-/* Small linears and those of many rows are done sooner by the blocks of linear_int8.cu. */
+/* Small linears are done sooner by the blocks of linear_int8.cu. */
 static bool streams(const linear_args &a) {
   const int64_t groups = (int64_t)a.groups * (a.swiglu ? 2 : 1);
   return a.rows.bucket <= STREAM_ROWS &&

@@ -3,10 +3,10 @@
  *
  * A block computes some groups of OPS_GROUP outputs, its units, for some rows: consecutive groups of all
  * matrices, or with SwiGLU each group of gate and the same of up. A unit's sums are made by `parts` slots
- * (ops.h), each of which is 16 threads (f32) or a warp (int8); they meet in shared memory. Where weights are
- * read as streams, a block has all groups that its processor gets, and sums them in turns. Otherwise it has
- * `units` of them, and a long slot of a small linear may be cut into slices for several warps: these leave
- * the terms, which are then added in their order. */
+ * (ops.h), each of which is 16 threads (f32) or a warp (int8; of many rows a warp has two); they meet in
+ * shared memory. Where weights are read as streams, a block has all groups that its processor gets, and sums
+ * them in turns. Otherwise it has `units` of them, and a long slot of a small linear may be cut into slices
+ * for several warps: these leave the terms, which are then added in their order. */
 #pragma once
 
 #include "kernels/cuda/activations.cuh"

@@ -1,4 +1,5 @@
-/* linear_int8.cu - linears of quantised weights and int8 activations: small ones, and those of many rows.
+/* linear_int8.cu - linears of quantised weights and int8 activations: small ones, and those of
+ * many rows that are not large enough for linear_wide.cu.
  *
  * A warp sums 16 outputs over the blocks of one part, for one or two tiles of 8 rows. The weights come
  * through a ring in shared memory, which it begins to fill before the previous kernel has ended. A tensor

@@ -107,8 +107,8 @@ inline int lane() {
 constexpr int THREADS_MAX = 1024;
 inline thread_local bool waited[THREADS_MAX];
 void must_have_waited(); /* ends the program if the thread has not */
-/* Of tests: what the previous kernel still does while a block begins. Its threads then meet before it and
- * after it, when they wait. */
+/* Of tests: what the previous kernel still does while a block begins. When they wait, all its threads meet
+ * before that and after it. */
 inline std::function<void()> previous_ends;
 inline void wait_for_previous();
 

@@ -3,6 +3,7 @@
 #include "common/file/printable.h"
 #include "common/file/mapped_file.h"
 #include "common/file/safetensors.h"
+#include "common/file/synthetic.h"
 #include "common/file/tensor_values.h"
 #include "common/file/vocabulary.h"
 
@@ -48,8 +49,9 @@ static const role_row ROLES[MODEL_ROLE_COUNT] = {
 static const char *const IGNORED[] = {"rotary_emb.inv_freq"};
 
 struct model_file {
-  gguf *file; /* one of these two */
+  gguf *file; /* one of these three */
   safetensors *folder;
+  synthetic *made;
   model_config config;
   bool text_alone;             /* a vocabulary without weights will do */
   const gguf_tensor **tensors; /* [FIRST_OF_LAYER + layers * LAYER_ROLES] */
@@ -62,7 +64,9 @@ struct model_file {
 
 /* ---- tensors ---- */
 
+/* Of a file; what a synthetic model has is made where the graph asks for it. */
 static const gguf_tensor *find_tensor(const model_file *f, const char *name) {
+  if (f->made) return NULL;
   return f->file ? gguf_tensor_find(f->file, name) : safetensors_find(f->folder, name);
 }
 
@@ -105,6 +109,11 @@ static int64_t extent_of(const model_config *c, extent x) {
   return extents[x];
 }
 
+static bool ends_with(const char *name, const char *end) {
+  size_t size = strlen(name), end_size = strlen(end);
+  return size >= end_size && strcmp(name + size - end_size, end) == 0;
+}
+
 /* rows 0: a vector, of a type without blocks. */
 static int check_tensor(const gguf_tensor *t, int64_t columns, int64_t rows, err *e) {
   if (!gguf_has_shape(t, columns, rows))
@@ -125,10 +134,27 @@ static int check_tensor(const gguf_tensor *t, int64_t columns, int64_t rows, err
   return ERR_OK;
 }
 
+static synthetic_kind kind_of(const model_file *f, model_role role) {
+  if (ROLES[role].rows == EXTENT_NONE)
+    return ends_with(ROLES[role].gguf, ".bias") ? SYNTHETIC_BIAS : SYNTHETIC_NORM;
+  if (role == MODEL_OUTPUT || (role == MODEL_EMBED && f->config.tied)) return SYNTHETIC_OUTPUT;
+  return role == MODEL_V || role == MODEL_DOWN ? SYNTHETIC_FINE : SYNTHETIC_MATRIX;
+}
+
+static int make_role(model_file *f, model_role role, int32_t layer, const char *name, err *e) {
+  const role_row *r = &ROLES[role];
+  const gguf_tensor *t =
+      synthetic_tensor(f->made, name, kind_of(f, role), layer, extent_of(&f->config, r->columns),
+                       extent_of(&f->config, r->rows), e);
+  f->tensors[role + layer * LAYER_ROLES] = t;
+  return t ? ERR_OK : e->code;
+}
+
 static int take_role(model_file *f, model_role role, int32_t layer, err *e) {
   const role_row *r = &ROLES[role];
   char name[NAME_BYTES];
   if (!is_there(&f->config, r->there) || !role_name(f, role, layer, name)) return ERR_OK;
+  if (f->made) return make_role(f, role, layer, name, e);
   const gguf_tensor *t = find_tensor(f, name);
   if (!t && r->there == WHEN_OPTIONAL) return ERR_OK;
   if (!t)
@@ -136,11 +162,6 @@ static int take_role(model_file *f, model_role role, int32_t layer, err *e) {
   f->tensors[role + layer * LAYER_ROLES] = t;
   f->used++;
   return check_tensor(t, extent_of(&f->config, r->columns), extent_of(&f->config, r->rows), e);
-}
-
-static bool ends_with(const char *name, const char *end) {
-  size_t size = strlen(name), end_size = strlen(end);
-  return size >= end_size && strcmp(name + size - end_size, end) == 0;
 }
 
 static bool is_ignored(const char *name) {
@@ -205,8 +226,11 @@ static int check_vocab(model_file *f, err *e) {
 }
 
 static int take_tensors(model_file *f, err *e) {
-  look_at_tensors(f);
-  int rc = check_vocab(f, e);
+  int rc = ERR_OK;
+  if (!f->made) {
+    look_at_tensors(f);
+    rc = check_vocab(f, e);
+  }
   if (rc) return rc;
   f->tensors = calloc((size_t)(FIRST_OF_LAYER + f->config.layers * LAYER_ROLES), sizeof *f->tensors);
   if (!f->tensors) return err_set(e, ERR_NOMEM, "out of memory for the model's tensor table");
@@ -214,7 +238,7 @@ static int take_tensors(model_file *f, err *e) {
   for (int32_t layer = 0; !rc && layer < f->config.layers; layer++)
     for (model_role role = FIRST_OF_LAYER; !rc && role < MODEL_ROLE_COUNT; role++)
       rc = take_role(f, role, layer, e);
-  return rc ? rc : refuse_extra(f, e);
+  return rc || f->made ? rc : refuse_extra(f, e);
 }
 
 /* ---- a GGUF ---- */
@@ -352,9 +376,20 @@ static int read_folder(model_file *f, const char *folder, err *e) {
   return rc;
 }
 
+/* ---- random weights ---- */
+
+static int read_synthetic(model_file *f, const char *name, err *e) {
+  config_source s;
+  int rc = synthetic_open(&f->made, name, e);
+  if (!rc) rc = config_source_json(&s, synthetic_config(f->made), e);
+  if (!rc) rc = model_config_read(&f->config, &s, e);
+  return rc ? rc : take_tensors(f, e);
+}
+
 /* ---- open and close ---- */
 
-static int open_any(model_file **out, const char *folder, gguf *g, bool text_alone, err *e) {
+/* path: of a folder, or a synthetic model's name. */
+static int open_any(model_file **out, const char *path, gguf *g, bool text_alone, err *e) {
   model_file *f = calloc(1, sizeof *f);
   *out = NULL;
   if (!f) {
@@ -363,7 +398,7 @@ static int open_any(model_file **out, const char *folder, gguf *g, bool text_alo
   }
   f->file = g;
   f->text_alone = text_alone;
-  int rc = g ? read_gguf(f, e) : read_folder(f, folder, e);
+  int rc = g ? read_gguf(f, e) : synthetic_is(path) ? read_synthetic(f, path, e) : read_folder(f, path, e);
   if (rc)
     model_file_close(f);
   else
@@ -375,7 +410,8 @@ static int open_path(model_file **out, const char *path, bool text_alone, err *e
   struct stat s;
   gguf *g;
   *out = NULL;
-  if (stat(path, &s) == 0 && S_ISDIR(s.st_mode)) return open_any(out, path, NULL, text_alone, e);
+  if (synthetic_is(path) || (stat(path, &s) == 0 && S_ISDIR(s.st_mode)))
+    return open_any(out, path, NULL, text_alone, e);
   int rc = gguf_open(&g, path, e);
   return rc ? rc : open_any(out, NULL, g, text_alone, e);
 }
@@ -399,6 +435,7 @@ void model_file_close(model_file *f) {
   if (!f) return;
   gguf_close(f->file);
   safetensors_close(f->folder);
+  synthetic_close(f->made);
   free(f->tensors);
   free(f);
 }
@@ -423,6 +460,7 @@ const gguf_tensor *model_file_tensor(const model_file *f, model_role role, int32
 
 hash16 model_file_fingerprint(const model_file *f) {
   if (f->file) return gguf_fingerprint(f->file);
+  if (f->made) return synthetic_hash(f->made);
   hash16 tensors = safetensors_fingerprint(f->folder);
   return hash_fold(f->configuration, &tensors, sizeof tensors);
 }
@@ -455,6 +493,8 @@ static bool hash_folder(const model_file *f, const atomic_bool *stop, bool read,
 }
 
 static bool hash_model(const model_file *f, const atomic_bool *stop, bool read, hash16 *out) {
+  if (f->made) *out = synthetic_hash(f->made);
+  if (f->made) return true;
   if (!f->file) return hash_folder(f, stop, read, out);
   const mapped_file m = gguf_file(f->file);
   return hash_file(&m, stop, read, out);

@@ -1,5 +1,6 @@
-/* model_file.h - a model on disk: a .gguf file, or a folder with config.json and safetensors. Tensors are
- * found by their role in the graph; their names, shapes and types have been checked at open. */
+/* model_file.h - a model on disk: a .gguf file, or a folder with config.json and safetensors; or one of
+ * random weights, which is named instead (synthetic.h). Tensors are found by their role in the graph; their
+ * names, shapes and types have been checked at open. */
 #pragma once
 
 #include "common/file/file_hash.h"

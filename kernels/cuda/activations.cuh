@@ -38,11 +38,28 @@ DEVICE_CODE float activation_chunk_squares(const float v[8]) {
   return sum;
 }
 
+constexpr int32_t ACTIVATION_SUMS = 4; /* of chunks, that are loaded together */
+
+/* Floats of a row's sums of chunks, which zeros follow. */
+PORTABLE int32_t activation_sums_row(int32_t columns) {
+  return (activation_chunks(columns) + ACTIVATION_SUMS - 1) / ACTIVATION_SUMS * ACTIVATION_SUMS;
+}
+
+/* The sum of a chunk of a row, and after the last one zeros; by the lanes of a warp. */
+DEVICE_CODE void activation_put_sum(float *row, int32_t columns, int32_t chunk, float sum) {
+  const int32_t lane = (int32_t)threadIdx.x % DEVICE_LANES, at = chunk + lane;
+  const bool zero = chunk + 1 == activation_chunks(columns) && at < activation_sums_row(columns);
+  if (lane == 0 || zero) row[at] = lane == 0 ? sum : 0.0f;
+}
+
 /* 1 / sqrt(mean of squares + eps) of a row of n, from the sums of its chunks. */
-DEVICE_CODE float activation_scale(const float *chunks, int32_t n, float eps) {
+DEVICE_CODE float activation_scale(const float *row, int32_t n, float eps) {
   float squares = 0.0f;
-  DEVICE_UNROLL_BY(8)
-  for (int32_t i = 0; i < activation_chunks(n); i++) squares += chunks[i];
+  DEVICE_NO_UNROLL
+  for (int32_t i = 0; i < activation_sums_row(n); i += ACTIVATION_SUMS) {
+    const float4 s = device_load<float4>(row + i);
+    squares = (((squares + s.x) + s.y) + s.z) + s.w;
+  }
   return cpu_norm_scale(squares, n, eps);
 }
 
@@ -54,12 +71,30 @@ struct activation_part {
   float scale;
 };
 
-/* The nearest integer is in the low bits. */
+/* The nearest integer is in the low bits. The limits bound a NaN, and what a subnormal `largest` makes of the
+ * rest. */
 DEVICE_CODE uint32_t activation_round(float x, float inverse) {
-  float v = x * inverse; /* the guard bounds a NaN, and what a subnormal `largest` makes of the rest */
-  v = v > -ACTIVATION_LARGEST ? v : -ACTIVATION_LARGEST;
-  v = v < ACTIVATION_LARGEST ? v : ACTIVATION_LARGEST;
+  const float v = fminf(fmaxf(x * inverse, -ACTIVATION_LARGEST), ACTIVATION_LARGEST);
   return cpu_bits_of(v + DEVICE_WHOLE);
+}
+
+/* x / 127, x not negative. Where nothing is subnormal, the remainder makes a product with 1 / 127 as exact as
+ * a division (Markstein 1990), and is there sooner. */
+DEVICE_CODE float activation_share(float x) {
+  constexpr float share = 1.0f / ACTIVATION_LARGEST;
+  const float near = x * share, exact = fmaf(fmaf(-ACTIVATION_LARGEST, near, x), share, near);
+  return x > 0x1p-100f && x < 0x1p100f ? exact : x / ACTIVATION_LARGEST;
+}
+
+/* The largest magnitude of eight, as bits, so that a NaN is the largest of all. */
+DEVICE_CODE uint32_t activation_largest(const float v[8]) {
+  uint32_t m[ACTIVATION_EACH];
+  DEVICE_UNROLL
+  for (int32_t i = 0; i < ACTIVATION_EACH; i++) m[i] = cpu_bits_of(v[i]) & 0x7fffffffu;
+  DEVICE_UNROLL
+  for (int32_t by = ACTIVATION_EACH / 2; by > 0; by /= 2)
+    for (int32_t i = 0; i < by; i++) m[i] = m[i] > m[i + by] ? m[i] : m[i + by];
+  return m[0];
 }
 
 /* The low bytes of four words. */
@@ -69,16 +104,17 @@ DEVICE_CODE uint32_t activation_bytes(const uint32_t v[4]) {
 
 /* Eight inputs, a quarter of a block. All lanes of a warp take part. */
 DEVICE_CODE activation_part activation_quantize(const float v[8]) {
-  float largest = 0.0f;
-  uint32_t q[8];
+  uint32_t bits = activation_largest(v), q[8];
   DEVICE_UNROLL
-  for (int32_t i = 0; i < ACTIVATION_EACH; i++) largest = cpu_larger(largest, v[i]);
-  largest = cpu_larger(largest, __shfl_xor_sync(DEVICE_WARP, largest, 2));
-  largest = cpu_larger(largest, __shfl_xor_sync(DEVICE_WARP, largest, 1));
+  for (int32_t by = 2; by > 0; by /= 2) {
+    const uint32_t other = __shfl_xor_sync(DEVICE_WARP, bits, by);
+    bits = bits > other ? bits : other;
+  }
+  const float largest = cpu_float_of(bits);
   const float inverse = largest > 0.0f ? ACTIVATION_LARGEST / largest : 0.0f;
   DEVICE_UNROLL
   for (int32_t i = 0; i < ACTIVATION_EACH; i++) q[i] = activation_round(v[i], inverse);
-  activation_part p = {{activation_bytes(q), activation_bytes(q + 4)}, 0, 0, largest / ACTIVATION_LARGEST};
+  activation_part p = {{activation_bytes(q), activation_bytes(q + 4)}, 0, 0, activation_share(largest)};
   const uint32_t ones = 0x01010101;
   const int32_t own = device_dot_4<true>(p.words[0], ones, device_dot_4<true>(p.words[1], ones, 0));
   p.half = own + __shfl_xor_sync(DEVICE_WARP, own, 1);
@@ -134,52 +170,60 @@ struct activation_rows {
   float eps;
 };
 
-DEVICE_CODE void activation_load_chunk(const activation_rows &r, const activation_walk &w, float v[8]) {
-  const int32_t row = w.row < r.count ? w.row : 0, lane = (int32_t)threadIdx.x % DEVICE_LANES;
-  const float *x = r.x + (size_t)(r.index ? r.index[row] : row) * (size_t)r.columns;
-  activation_load<true>(x, w.row < r.count ? r.columns : 0, w.chunk * OPS_NORM_CHUNK + lane * ACTIVATION_EACH,
-                        v);
+/* Where the thread's inputs of a chunk are; NULL: it has none. */
+DEVICE_CODE const float *activation_at(const activation_rows &r, const activation_walk &w) {
+  const int32_t at = w.chunk * OPS_NORM_CHUNK + (int32_t)threadIdx.x % DEVICE_LANES * ACTIVATION_EACH;
+  if (!r.x || w.row >= r.count || at >= r.columns) return nullptr;
+  return r.x + (size_t)(r.index ? r.index[w.row] : w.row) * (size_t)r.columns + at;
 }
 
-/* Of the norm, for the thread's first chunk: no other kernel writes it. */
-struct activation_weight {
-  float w[8];
+DEVICE_CODE void activation_load_at(const float *at, float v[8]) {
+  activation_load<true>(at, at ? ACTIVATION_EACH : 0, 0, v);
+}
+
+DEVICE_CODE void activation_load_weight(const activation_rows &r, const activation_walk &w, float v[8]) {
+  activation_load<true>(r.weight, r.weight ? r.columns : 0,
+                        w.chunk * OPS_NORM_CHUNK + (int32_t)threadIdx.x % DEVICE_LANES * ACTIVATION_EACH, v);
+}
+
+/* Of the thread's first chunk, what it can have before the previous kernel has ended: where the inputs will
+ * be, and the norm's weights. */
+struct activation_early {
+  const float *x;
+  float weight[8];
 };
 
-DEVICE_CODE activation_weight activation_weight_of(const activation_rows &r, const activation_walk &w) {
-  activation_weight out = {};
-  if (r.weight)
-    activation_load<true>(r.weight, r.columns,
-                          w.chunk * OPS_NORM_CHUNK + (int32_t)threadIdx.x % DEVICE_LANES * ACTIVATION_EACH,
-                          out.w);
-  return out;
+DEVICE_CODE activation_early activation_early_of(const activation_rows &r, const activation_walk &w) {
+  activation_early e;
+  e.x = activation_at(r, w);
+  activation_load_weight(r, w, e.weight);
+  return e;
 }
 
-/* The sums of chunks [count][chunks]. own: what the thread has of its first one. */
+/* The sums of chunks [count][activation_sums_row]. own: what the thread has of its first one. */
 DEVICE_CODE void activation_sums(const activation_rows &r, activation_walk w, const float own[8],
                                  float *sums) {
-  const int32_t chunks = activation_chunks(r.columns);
+  const int32_t chunks = activation_chunks(r.columns), row = activation_sums_row(r.columns);
   float v[8];
   DEVICE_UNROLL
   for (int32_t i = 0; i < ACTIVATION_EACH; i++) v[i] = own[i];
   DEVICE_NO_UNROLL
   while (w.row < r.count) {
-    const float sum = activation_chunk_squares(v);
-    if (threadIdx.x % DEVICE_LANES == 0) sums[w.row * chunks + w.chunk] = sum;
+    activation_put_sum(sums + w.row * row, r.columns, w.chunk, activation_chunk_squares(v));
     activation_go_on(w, chunks);
-    activation_load_chunk(r, w, v);
+    if (w.row < r.count) activation_load_at(activation_at(r, w), v);
   }
 }
 
-/* The int8 form of the rows. weight: as it was asked for. sums: room for [count][activation_chunks], if there
- * is a norm. The threads meet at the end. */
+/* The int8 form of the rows. sums: room for [count][activation_sums_row], aligned to 16 bytes, if there is a
+ * norm. The threads meet at the end. */
 template <class TO>
-DEVICE_CODE void activation_forms(const activation_rows &r, activation_walk w, activation_weight weight,
+DEVICE_CODE void activation_forms(const activation_rows &r, activation_walk w, activation_early early,
                                   float *sums, const TO &forms) {
   const int32_t chunks = activation_chunks(r.columns), lane = (int32_t)threadIdx.x % DEVICE_LANES;
   float next[8], scale = 0.0f;
   int32_t scaled = -1; /* the row whose scale that is */
-  activation_load_chunk(r, w, next);
+  activation_load_at(early.x, next);
   if (r.weight) {
     activation_sums(r, w, next, sums);
     __syncthreads();
@@ -191,13 +235,14 @@ DEVICE_CODE void activation_forms(const activation_rows &r, activation_walk w, a
     DEVICE_UNROLL
     for (int32_t i = 0; i < ACTIVATION_EACH; i++) v[i] = next[i];
     activation_go_on(w, chunks);
-    activation_load_chunk(r, w, next); /* is on its way meanwhile */
+    if (w.row < r.count) activation_load_at(activation_at(r, w), next); /* is on its way meanwhile */
     if (r.weight) {
-      if (row != scaled) scale = activation_scale(sums + row * chunks, r.columns, r.eps);
+      if (row != scaled)
+        scale = activation_scale(sums + row * activation_sums_row(r.columns), r.columns, r.eps);
       scaled = row;
       DEVICE_UNROLL
-      for (int32_t i = 0; i < ACTIVATION_EACH; i++) v[i] = v[i] * scale * weight.w[i];
-      if (w.row < r.count) weight = activation_weight_of(r, w);
+      for (int32_t i = 0; i < ACTIVATION_EACH; i++) v[i] = v[i] * scale * early.weight[i];
+      if (w.row < r.count) activation_load_weight(r, w, early.weight);
     }
     const activation_part p = activation_quantize(v);
     if (at < r.columns) forms.put(row, at / OPS_BLOCK, lane % 4, p);

@@ -250,7 +250,7 @@ PORTABLE linear_layout linear_layout_of(int32_t ring_bytes, int32_t tiles, const
   linear_layout at = {};
   at.tiles = slots * a.slices * ring_bytes;
   at.norm = at.tiles + (in.x ? tiles * blocks * (int32_t)sizeof(cuda_tile) : 0);
-  at.sums = at.norm + (in.weight ? rows * activation_chunks(columns) * (int32_t)sizeof(float) : 0);
+  at.sums = at.norm + (in.weight ? rows * activation_sums_row(columns) * (int32_t)sizeof(float) : 0);
   at.terms = (at.sums + slots * rows * OPS_GROUP * (int32_t)sizeof(float) + 15) / 16 * 16;
   at.bytes = at.terms;
   if (a.slices > 1) at.bytes += slots * blocks * rows * LINEAR_TERM_ROW * (int32_t)sizeof(linear_term);
@@ -276,7 +276,7 @@ PORTABLE linear_stream_layout linear_stream_layout_of(int32_t stage_bytes, int32
   at.forms = a.stream.warps * at.ring_each;
   at.sums = at.forms + a.columns / OPS_BLOCK * a.stream.form_bytes;
   at.norm = at.sums + a.stream.warps * rows * OPS_GROUP * (int32_t)sizeof(float);
-  at.bytes = at.norm + (norm ? rows * activation_chunks(a.columns) * (int32_t)sizeof(float) : 0);
+  at.bytes = at.norm + (norm ? rows * activation_sums_row(a.columns) * (int32_t)sizeof(float) : 0);
   return at;
 }
 

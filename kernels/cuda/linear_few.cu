@@ -220,13 +220,13 @@ static __global__ void __launch_bounds__(LINEAR_STREAM_WARPS *DEVICE_LANES, 1)
   linear_output mine = linear_no_output();
   if (count > 0) mine = linear_output_at(a, {0, units}, (int32_t)threadIdx.x, ROWS, 0, count);
   const activation_rows input = linear_rows(a, 0, count);
-  const activation_weight weight = activation_weight_of(input, walk);
+  const activation_early early = activation_early_of(input, walk);
   device_wait_for_previous();
   device_let_next_begin();
   if (count <= 0) return;
   const few_forms forms = {(few_form *)(memory + at.forms), ROWS};
   linear_output_load(a, mine);
-  activation_forms(input, walk, weight, (float *)(memory + at.norm), forms);
+  activation_forms(input, walk, early, (float *)(memory + at.norm), forms);
   float *sums = (float *)(memory + at.sums);
   DEVICE_NO_UNROLL
   for (int32_t turn = 0; turn < a.stream.turns; turn++) {

@@ -165,11 +165,11 @@ DEVICE_CODE void add_blocks(const linear_slot &s, uint8_t *ring, const held_stag
 template <int TILES>
 DEVICE_CODE const cuda_tile *tiles_of(const linear_args &a, const linear_layout &at, uint8_t *memory,
                                       int32_t first, int32_t count, const activation_walk &walk,
-                                      const activation_weight &weight) {
+                                      const activation_early &early) {
   const linear_input &in = a.input;
   if (!in.x) return in.tiles + (size_t)(first / CUDA_TILE_ROWS) * (size_t)(a.columns / OPS_BLOCK);
   const activation_tiles tiles = {(cuda_tile *)(memory + at.tiles), a.columns / OPS_BLOCK, 0};
-  activation_forms(linear_rows(a, first, count), walk, weight, (float *)(memory + at.norm), tiles);
+  activation_forms(linear_rows(a, first, count), walk, early, (float *)(memory + at.norm), tiles);
   return tiles.tiles;
 }
 
@@ -199,13 +199,13 @@ static __global__ void __launch_bounds__(LINEAR_THREADS_MAX, 1)
   held_stage held;
   linear_output mine = linear_no_output();
   if (count > 0) mine = linear_output_at(a, {0, a.units}, (int32_t)threadIdx.x, rows_max, first, count);
-  const activation_weight weight = activation_weight_of(linear_rows(a, first, count), walk);
+  const activation_early early = activation_early_of(linear_rows(a, first, count), walk);
   if constexpr (linear_holds<TYPE, TILES>) hold_first_stage<TYPE>(slot, ring, held);
   device_wait_for_previous();
   device_let_next_begin();
   if (count <= 0) return;
   linear_output_load(a, mine);
-  const cuda_tile *tiles = tiles_of<TILES>(a, at, memory, first, count, walk, weight);
+  const cuda_tile *tiles = tiles_of<TILES>(a, at, memory, first, count, walk, early);
   float *sums = (float *)(memory + at.sums);
   bool sliced = false;
   if constexpr (linear_slices<TYPE, TILES>) sliced = a.slices > 1;

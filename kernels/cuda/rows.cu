@@ -75,7 +75,7 @@ static __device__ void norm_row(const float *x, const float *weight, int32_t n, 
   for (int32_t i = warp; i < activation_chunks(n); i += (int32_t)blockDim.x / DEVICE_LANES) {
     activation_load<false>(x, n, i * OPS_NORM_CHUNK + lane * ACTIVATION_EACH, v);
     const float sum = activation_chunk_squares(v);
-    if (lane == 0) sums[i] = sum;
+    activation_put_sum(sums, n, i, sum);
   }
   __syncthreads();
   const float scale = activation_scale(sums, n, eps);
@@ -87,22 +87,24 @@ static __global__ void prepare(rows_prepared p) {
   const cuda_batch *batch = p.rows.batch;
   const int32_t row = (int32_t)blockIdx.x, count = p.rows.head ? batch->head_count : batch->row_count;
   const activation_walk walk = activation_walk_of(p.columns);
-  activation_rows rows = {nullptr, nullptr, 1, p.columns, p.weight, p.eps};
-  const activation_weight weight = p.tiles ? activation_weight_of(rows, walk) : activation_weight{};
+  if (row >= count) {
+    device_wait_for_previous();
+    return;
+  }
+  const float *x = p.x + (size_t)(p.rows.head && p.weight ? batch->head_rows[row] : row) * (size_t)p.columns;
+  const activation_rows rows = {x, nullptr, 1, p.columns, p.weight, p.eps};
+  const activation_early early = p.tiles ? activation_early_of(rows, walk) : activation_early{};
   device_let_next_begin();
   device_wait_for_previous();
-  if (row >= count) return;
-  const float *x = rows.x =
-      p.x + (size_t)(p.rows.head && p.weight ? batch->head_rows[row] : row) * (size_t)p.columns;
   if (p.y) norm_row(x, p.weight, p.columns, p.eps, (float *)memory, p.y + (size_t)row * (size_t)p.columns);
   if (p.tiles)
-    activation_forms(rows, walk, weight, (float *)memory,
+    activation_forms(rows, walk, early, (float *)memory,
                      activation_tiles{p.tiles, p.columns / OPS_BLOCK, row});
 }
 
 void rows_prepare(cudaStream_t stream, const rows_prepared &p) {
   launch_early(prepare, dim3((unsigned)p.rows.bucket), dim3(ROW_THREADS),
-               (size_t)activation_chunks(p.columns) * sizeof(float), stream, p);
+               (size_t)activation_sums_row(p.columns) * sizeof(float), stream, p);
 }
 
 void cuda_norm(cudaStream_t stream, cuda_rows rows, cuda_norm_source from, int32_t columns, float *y) {

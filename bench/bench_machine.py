@@ -1,4 +1,4 @@
-"""What scripts/bench_cpu.sh tells of the machine, and programs that it runs."""
+"""What the benchmarks tell of the machine, and programs that they run."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ CROWDED = 0.05  # of the CPU time: so much used by others makes figures doubtful
 
 
 def say(text):
-    print(f"bench_cpu: {text}", file=sys.stderr, flush=True)
+    print(f"{pathlib.Path(sys.argv[0]).stem}: {text}", file=sys.stderr, flush=True)
 
 
 class Failure(Exception):

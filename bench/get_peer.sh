@@ -3,6 +3,11 @@
 # llama-cpp-python on PyPI, which carries it whole, checked by its sha256, with the processor's own instruction sets.
 # Afterwards DIR/bin holds llama-bench, llama-server and verify_width (bench/peer/verify_width.c), and DIR/peer.txt
 # tells what was built. Again in the same DIR: only what is missing is done. Ten minutes on two cores, 1 GB.
+#
+#   bench/get_peer.sh [--cuda] DIR
+#
+# With --cuda it computes on GPUs too, for bench/bench_gpu.py: that takes CUDA's toolkit (nvcc) and, on two cores, half an
+# hour more. CUDA_ARCHITECTURES=90 names the kind of GPU; without it, it is this machine's own.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -11,8 +16,16 @@ sdist=llama_cpp_python-0.3.36.tar.gz
 sha256=832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
 options=(-DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_UI=OFF)
 
+if [[ ${1-} == --cuda ]]; then
+  command -v nvcc >/dev/null || [[ -n ${CUDACXX-} ]] || {
+    echo "get_peer.sh: --cuda needs nvcc, of CUDA's toolkit, in PATH, or CUDACXX=/path/to/nvcc" >&2
+    exit 1
+  }
+  options+=(-DGGML_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES:-native}")
+  shift
+fi
 if [[ $# -ne 1 || $1 == -* ]]; then
-  echo "usage: bench/get_peer.sh DIR, for example ../llama.cpp-peer, where scripts/bench_cpu.sh looks by itself" >&2
+  echo "usage: bench/get_peer.sh [--cuda] DIR, for example ../llama.cpp-peer, where scripts/bench_cpu.sh looks by itself" >&2
   [[ $# -eq 1 && ($1 == -h || $1 == --help) ]] && exit 0
   exit 2
 fi

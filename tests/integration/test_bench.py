@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 import bench_cpu  # noqa: E402
 import bench_drafts  # noqa: E402
 import bench_features  # noqa: E402
+import bench_gpu  # noqa: E402
 import bench_heads  # noqa: E402
 import bench_methods  # noqa: E402
 import bench_network  # noqa: E402
@@ -208,6 +209,71 @@ def packet(number, data=b"", flags=0, address=b"\x0a\0\0\1\x0a\0\0\2", options=b
     """Of TCP, over IPv4."""
     segment = struct.pack("!HHIIBBHHH", 7000, 7001, number % (1 << 32), 0, (20 + len(options)) // 4 << 4, flags, 0, 0, 0) + options + data
     return struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(segment), 0, 0, 64, 6, 0) + address + segment
+
+
+class FakeGpu:
+    """Reads memory at 1,000 GB/s, and takes 2 us a MB of weights, and a tenth more for each row after the first."""
+
+    def __init__(self, fails=""):
+        self.fails, self.asked = fails, []
+
+    def steps(self, model, context, rows):
+        self.asked.append((model, context, rows))
+        if self.fails and self.fails in model:
+            raise Failure("tandem failed (1): no memory")
+        return {n: 2e3 * (1 + (n - 1) / 10) for n in rows}, 1000, 1e9
+
+    def prompt(self, model):
+        return 4096.0
+
+
+class FakeGpuPeer:
+    model = "file.gguf"
+
+    def decode(self, *what):
+        return 200
+
+    def bench(self, *what):
+        return 500_000
+
+
+class Gpus(unittest.TestCase):
+    def measured(self, gpu, peer=None):
+        table = Table(bench_gpu.make_gpu_rows())
+        with contextlib.redirect_stderr(io.StringIO()):
+            bench_gpu.measure(gpu, table, peer, 3)
+        return {line["row"]: line for line in table.lines(table.rows, "a GPU", "0")}
+
+    def test_a_share_is_the_time_to_read_over_that_of_a_step(self):
+        rows = self.measured(FakeGpu())
+        line = rows["share of the read rate, 1.5B Q4_K_M"]
+        self.assertEqual((line["value"], line["ratio"], line["holds"]), (2000, 0.5, True))
+        self.assertIn("1000 us to read 1000 MB at 1000 GB/s", line["against"])
+        self.assertFalse(rows["share of the read rate, 8B Q4_K"]["holds"])
+        self.assertTrue(rows["share of the read rate, 70B Q4_K, a quarter"]["holds"])  # told, not judged
+
+    def test_rows_over_one_are_of_one_run(self):
+        gpu = FakeGpu()
+        rows = self.measured(gpu)
+        self.assertEqual(rows["8B Q4_K, 8 rows over one"]["ratio"], 1.7)
+        self.assertEqual(gpu.asked[-1], ("synth:llama-3.1-8b:Q4_K", 2048, (1, 8, 16, 32, 64)))
+
+    def test_what_fails_costs_its_own_rows(self):
+        rows = self.measured(FakeGpu("70b"))
+        self.assertIn("no memory", rows["share of the read rate, 70B Q4_K, a quarter"]["against"])
+        self.assertEqual(rows["share of the read rate, 8B Q8_0"]["ratio"], 0.5)
+
+    def test_the_peer(self):
+        without, beside = self.measured(FakeGpu()), self.measured(FakeGpu(), FakeGpuPeer())
+        self.assertFalse(without[bench_gpu.DECODES]["holds"])
+        self.assertIn("get_peer.sh --cuda", without[bench_gpu.DECODES]["against"])
+        self.assertEqual((beside[bench_gpu.DECODES]["value"], beside[bench_gpu.DECODES]["ratio"]), (500, 2.5))
+        self.assertEqual(beside[bench_gpu.PROMPTS]["ratio"], 2)
+
+    def test_flags(self):
+        with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit):
+            bench_gpu.read_options(["--peer", "x"])
+        self.assertIn("--peer and --model go together", said.getvalue())
 
 
 class Packets(unittest.TestCase):

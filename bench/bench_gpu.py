@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""How near to its memory a GPU decodes: models of random weights, each step beside the time to read its
+weights at the rate that this run measured; and with --peer, a model file beside llama.cpp on the same GPU, by
+turns. Prints a table for people and, with --json, one JSON object a line, as bench_cpu.py does. A row that
+could not be measured has holds: false.
+
+  bench/bench_gpu.py [--device cuda:0] [--bin DIR] [--peer DIR --model FILE] [--quick] [--json FILE]
+                     [--markdown FILE]
+
+DIR of the peer is what `bench/get_peer.sh --cuda DIR` makes, FILE a GGUF that both read, for example
+models/Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import sys
+
+from bench_machine import Failure, command, say
+from bench_peer import Peer
+from bench_table import Table, least, markdown_table, most, plain_table, reported
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+CONTEXT, FAR_CONTEXT, PROMPT, DECODE = 512, 2048, 4096, 128  # tokens
+ON_GPU = ("-ngl", 99, "-fa", 1)  # of llama-bench: all layers, flash attention
+
+# name: (model, hold, reach) of the share of the read rate at which a step of one row reads the weights
+SHARES = {
+    "1.5B Q4_K_M": ("synth:qwen2.5-1.5b", 0.35, 0.55),
+    "8B Q4_K": ("synth:llama-3.1-8b:Q4_K", 0.55, 0.75),
+    "8B Q8_0": ("synth:llama-3.1-8b:Q8_0", 0.6, 0.8),
+    "70B Q4_K, a quarter": ("synth:70b-quarter:Q4_K", None, None),
+}
+WIDE = "8B Q4_K"
+# rows: hold and reach of their step over one row's
+WIDTHS = {8: (1.15, 1.05), 16: (1.3, 1.1), 32: (1.7, 1.3), 64: (2.6, 2)}
+DECODES, PROMPTS = "plain decode over llama.cpp's", f"prompt of {PROMPT:,} tokens over llama.cpp's"
+
+
+def share_row(name):
+    return f"share of the read rate, {name}"
+
+
+def width_row(rows):
+    return f"{WIDE}, {rows} rows over one"
+
+
+def make_gpu_rows():
+    rows = {share_row(name): least(hold, reach, "us") if hold else reported("us")
+            for name, (_, hold, reach) in SHARES.items()}
+    rows.update({width_row(n): most(hold, reach, "us") for n, (hold, reach) in WIDTHS.items()})
+    rows[DECODES] = least(2.5, 4)
+    rows[PROMPTS] = least(1, 1.5)
+    return rows
+
+
+class Gpu:
+    """The programs on one device."""
+
+    def __init__(self, folder, device, quick):
+        self.bin, self.device, self.repetitions = folder, device, 3 if quick else 9
+
+    def steps(self, model, context, rows):
+        """{rows: us}, the read rate in GB/s, and the bytes of the weights."""
+        done = command([self.bin / "tandem", "bench", "step", "-m", model, "--device", self.device, "--ctx",
+                        context, "--rows", ",".join(map(str, rows)), "--repetitions", self.repetitions,
+                        "--json"])
+        run = json.loads(done.stdout)
+        return {s["rows"]: s["us"] for s in run["steps"]}, run["read_gb_s"], run["weight_bytes"]
+
+    def prompt(self, model):
+        """us from a prompt to its first token."""
+        os.environ["TANDEM_TEST_DEVICE"] = self.device
+        done = command([self.bin / "bench_step", model, 1, CONTEXT, 3, f"prompt:{PROMPT}"])
+        return min(json.loads(done.stdout)["us"][0])
+
+    def about(self):
+        """What the device is called."""
+        lines = command([self.bin / "tandem", "--list-devices"]).stdout.splitlines()
+        return next((line for line in lines if line.startswith(self.device + " ")), self.device)
+
+
+def measure_share(gpu, table, name):
+    model = SHARES[name][0]
+    us, read, weights = gpu.steps(model, CONTEXT, (1,))
+    against = f"{weights / read / 1000:.0f} us to read {weights / 1e6:.0f} MB at {read:.0f} GB/s"
+    table.set(share_row(name), us[1], against, weights / (us[1] * 1000) / read)
+
+
+def measure_widths(gpu, table):
+    us, *_ = gpu.steps(SHARES[WIDE][0], FAR_CONTEXT, (1, *WIDTHS))
+    for n in WIDTHS:
+        table.set(width_row(n), us[n], f"one row {us[1]:.0f} us, after {FAR_CONTEXT} tokens", us[n] / us[1])
+
+
+def measure_peer(gpu, table, peer, turns):
+    """Both decode and read a prompt by turns; medians."""
+    own, other, own_prompt, other_prompt = [], [], [], []
+    for _ in range(turns):
+        own.append(1e6 / gpu.steps(peer.model, CONTEXT, (1,))[0][1])
+        other.append(peer.decode(1, CONTEXT, DECODE, *ON_GPU))
+        own_prompt.append(PROMPT * 1e6 / gpu.prompt(peer.model))
+        other_prompt.append(peer.bench(1, "-p", PROMPT, "-n", 0, *ON_GPU))
+    for row, a, b in ((DECODES, own, other), (PROMPTS, own_prompt, other_prompt)):
+        a, b = statistics.median(a), statistics.median(b)
+        table.set(row, a, f"llama.cpp {b:.0f} tok/s", a / b)
+
+
+def measure(gpu, table, peer, turns):
+    for name in SHARES:
+        with table.only(share_row(name)):
+            measure_share(gpu, table, name)
+    with table.only(*map(width_row, WIDTHS)):
+        measure_widths(gpu, table)
+    with table.only(DECODES, PROMPTS):
+        if not peer:
+            raise Failure("no peer: bench/get_peer.sh --cuda DIR, then --peer DIR --model FILE")
+        measure_peer(gpu, table, peer, turns)
+
+
+def read_options(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
+    parser.add_argument("--peer", type=pathlib.Path)
+    parser.add_argument("--model", type=pathlib.Path, help="a GGUF that tandem and the peer read")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions: a first look, not a result")
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--markdown", type=pathlib.Path)
+    o = parser.parse_args(arguments)
+    if bool(o.peer) != bool(o.model):
+        parser.error("--peer and --model go together: what llama.cpp is, and what both read")
+    return o
+
+
+def main():
+    o = read_options()
+    gpu, table = Gpu(o.bin.resolve(), o.device, o.quick), Table(make_gpu_rows())
+    about, commit = gpu.about(), command([gpu.bin / "tandem", "--version"]).stdout.splitlines()[0]
+    peer = Peer(o.peer.resolve(), o.model.resolve()) if o.peer else None
+    measure(gpu, table, peer, 1 if o.quick else 3)
+    names = list(table.rows)
+    top = f"{about}\n{commit}" + (f"\npeer: {peer.about[0]}" if peer else "")
+    print(top, plain_table(table.cells(names), right=(1, 4)), sep="\n\n")
+    lines = list(table.lines(names, about, commit))
+    if o.json:
+        o.json.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if o.markdown:
+        o.markdown.write_text(f"{top}\n\n{markdown_table(table.cells(names))}\n")
+    return 0 if all(line["holds"] for line in lines) else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (Failure, FileNotFoundError) as failure:
+        say(str(failure))
+        sys.exit(1)

@@ -1,6 +1,5 @@
 #include "common/file/synthetic.h"
 #include "common/base/rng.h"
-#include "common/file/json.h"
 #include "common/file/quantise.h"
 
 #include <errno.h>
@@ -21,28 +20,33 @@
 
 /* --- the models --- */
 
-/* Source: the models' config.json. */
+/* layers: that are there, of `whole`. scaling: the factor of Llama 3's rotary embedding, or 0. Source: the
+ * models' config.json. */
 static const struct model_row {
-  const char *name, *config;
+  const char *name, *architecture;
+  int32_t whole, layers, hidden, inner, heads, kv_heads, vocabulary, context;
+  double eps, rope, scaling;
+  bool tied;
 } MODELS[] = {
-    {"qwen2.5-1.5b", "{\"model_type\": \"qwen2\", \"hidden_size\": 1536, \"intermediate_size\": 8960, "
-                     "\"num_hidden_layers\": 28, \"num_attention_heads\": 12, \"num_key_value_heads\": 2, "
-                     "\"vocab_size\": 151936, \"max_position_embeddings\": 32768, \"rms_norm_eps\": 1e-06, "
-                     "\"rope_theta\": 1000000.0, \"tie_word_embeddings\": true}"},
-    {"llama-3.2-1b", "{\"model_type\": \"llama\", \"hidden_size\": 2048, \"intermediate_size\": 8192, "
-                     "\"num_hidden_layers\": 16, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, "
-                     "\"vocab_size\": 128256, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-05, "
-                     "\"rope_theta\": 500000.0, \"tie_word_embeddings\": true}"},
-    {"llama-3.1-8b", "{\"model_type\": \"llama\", \"hidden_size\": 4096, \"intermediate_size\": 14336, "
-                     "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, "
-                     "\"vocab_size\": 128256, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-05, "
-                     "\"rope_theta\": 500000.0, \"tie_word_embeddings\": false}"},
-    {"70b-quarter", /* Llama 3.1 70B's first 20 layers of 80 */
-     "{\"model_type\": \"llama\", \"hidden_size\": 8192, \"intermediate_size\": 28672, "
-     "\"num_hidden_layers\": 20, \"num_attention_heads\": 64, \"num_key_value_heads\": 8, "
-     "\"vocab_size\": 128256, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-05, "
-     "\"rope_theta\": 500000.0, \"tie_word_embeddings\": false}"},
+    {"qwen2.5-1.5b", "qwen2", 28, 28, 1536, 8960, 12, 2, 151936, 32768, 1e-6, 1e6, 0, true},
+    {"llama-3.2-1b", "llama", 16, 16, 2048, 8192, 32, 8, 128256, 131072, 1e-5, 5e5, 32, true},
+    {"llama-3.1-8b", "llama", 32, 32, 4096, 14336, 32, 8, 128256, 131072, 1e-5, 5e5, 8, false},
+    {"70b-quarter", "llama", 80, 20, 8192, 28672, 64, 8, 128256, 131072, 1e-5, 5e5, 8, false},
 };
+
+static json_t *config_of(const struct model_row *m) {
+  json_t *c = json_pack(
+      "{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:b}", "model_type", m->architecture, "hidden_size",
+      m->hidden, "intermediate_size", m->inner, "num_hidden_layers", m->layers, "num_attention_heads",
+      m->heads, "num_key_value_heads", m->kv_heads, "vocab_size", m->vocabulary, "max_position_embeddings",
+      m->context, "rms_norm_eps", m->eps, "rope_theta", m->rope, "tie_word_embeddings", m->tied);
+  if (m->scaling > 0)
+    json_object_set_new(c, "rope_scaling",
+                        json_pack("{s:s, s:f, s:f, s:f, s:i}", "rope_type", "llama3", "factor", m->scaling,
+                                  "low_freq_factor", 1.0, "high_freq_factor", 4.0,
+                                  "original_max_position_embeddings", 8192));
+  return c;
+}
 
 /* --- the types --- */
 
@@ -67,8 +71,8 @@ static const struct type_row {
 enum { TYPE_COUNT = sizeof TYPES / sizeof *TYPES };
 
 typedef struct pattern { /* whole blocks and whole pages of a type */
-  int fd;                /* 0: not made yet */
-  size_t step, bytes;    /* step: the fewest bytes that are both; bytes: a multiple of it */
+  int fd;
+  size_t bytes; /* 0: not made yet */
 } pattern;
 
 typedef struct made { /* a tensor */
@@ -83,7 +87,7 @@ struct synthetic {
   json_t *config;
   hash16 hash;
   uint32_t seed;
-  int32_t layers;
+  int32_t layers;              /* of the whole model */
   const struct type_row *type; /* NULL: the mixture */
   pattern patterns[TYPE_COUNT];
   made *tensors;
@@ -170,11 +174,11 @@ static int make_pattern(pattern *p, const struct type_row *t, uint32_t seed, err
   }
   fill(t, seed, data, bytes);
   munmap(data, room);
-  *p = (pattern){fd, step, bytes};
+  *p = (pattern){fd, bytes};
   return ERR_OK;
 }
 
-/* The pattern again and again over [at, at + bytes), from `from` on. */
+/* The pattern again and again over whole pages [at, at + bytes), from page `from` on. */
 static bool map_pattern(const pattern *p, uint8_t *at, size_t bytes, size_t from) {
   for (size_t done = 0, n; done < bytes; done += n, from = 0) {
     n = p->bytes - from < bytes - done ? p->bytes - from : bytes - done;
@@ -183,18 +187,20 @@ static bool map_pattern(const pattern *p, uint8_t *at, size_t bytes, size_t from
   return true;
 }
 
-/* A tensor begins at a place of the pattern that its name chooses, so that two of one shape differ. */
+/* A tensor begins with a block of the pattern that its name chooses, so that two of one shape differ. */
 static int map_weights(synthetic *s, const struct type_row *t, made *m, err *e) {
   pattern *p = &s->patterns[t - TYPES];
-  int rc = p->fd ? ERR_OK : make_pattern(p, t, s->seed, e);
+  int rc = p->bytes ? ERR_OK : make_pattern(p, t, s->seed, e);
   if (rc != ERR_OK) return rc;
-  hash16 h = hash_bytes(m->name, strlen(m->name));
-  const size_t steps = p->bytes / p->step, first = (h.bytes[0] << 8 | h.bytes[1]) % steps;
-  return map_pattern(p, m->memory, m->mapped, first * p->step) ? ERR_OK : out_of_memory(e);
+  const hash16 h = hash_bytes(m->name, strlen(m->name));
+  const size_t number = (size_t)h.bytes[0] << 16 | (size_t)h.bytes[1] << 8 | h.bytes[2],
+               first = number % (p->bytes / (size_t)t->bytes) * (size_t)t->bytes;
+  m->tensor.data = (uint8_t *)m->memory + first % PAGE;
+  return map_pattern(p, m->memory, m->mapped, first / PAGE * PAGE) ? ERR_OK : out_of_memory(e);
 }
 
 static int fill_tensor(synthetic *s, const struct type_row *t, synthetic_kind kind, made *m, err *e) {
-  m->mapped = (m->tensor.bytes + PAGE - 1) / PAGE * PAGE;
+  m->mapped = m->tensor.bytes / PAGE * PAGE + 2 * PAGE; /* wherever in its first page it begins */
   m->memory =
       mmap(NULL, m->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (m->memory == MAP_FAILED) {
@@ -247,13 +253,15 @@ bool synthetic_is(const char *name) {
   return strncmp(name, PREFIX, sizeof PREFIX - 1) == 0;
 }
 
-/* The next part of the name, up to a colon; *at: the rest. False: it is too long. */
+/* The part of the name after the colon at *at, up to the next one, which *at is then; "": the name has ended.
+ * False: it is too long. */
 static bool next_part(const char **at, char out[32]) {
-  const size_t size = strcspn(*at, ":");
+  const char *from = *at + (**at == ':');
+  const size_t size = strcspn(from, ":");
   if (size >= 32) return false;
-  memcpy(out, *at, size);
+  memcpy(out, from, size);
   out[size] = 0;
-  *at += size + ((*at)[size] == ':');
+  *at = from + size;
   return true;
 }
 
@@ -287,11 +295,20 @@ static bool read_seed(synthetic *s, const char *text) {
 
 static bool read_name(synthetic *s, const char *name, const struct model_row **model) {
   char text[32], type[32], seed[32];
-  const char *at = name + sizeof PREFIX - 1;
+  const char *at = name + sizeof PREFIX - 2; /* its colon */
   if (!next_part(&at, text) || !next_part(&at, type) || !next_part(&at, seed) || *at) return false;
   for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++)
     if (strcasecmp(text, MODELS[i].name) == 0) *model = &MODELS[i];
   return *model && read_type(s, type) && read_seed(s, seed);
+}
+
+/* Of what is meant, however it is spelt. GENERATOR grows when the same names come to mean other weights. */
+#define GENERATOR "1"
+static hash16 hash_of(const synthetic *s, const struct model_row *model) {
+  char text[128];
+  snprintf(text, sizeof text, "synthetic " GENERATOR " %s %s %u", model->name,
+           s->type ? gguf_type_name(s->type->type) : MIXTURE, (unsigned)s->seed);
+  return hash_bytes(text, strlen(text));
 }
 
 int synthetic_open(synthetic **out, const char *name, err *e) {
@@ -300,13 +317,14 @@ int synthetic_open(synthetic **out, const char *name, err *e) {
   *out = NULL;
   if (!s) return err_set(e, ERR_NOMEM, "out of memory for the model");
   int rc = read_name(s, name, &model) ? ERR_OK : refuse(name, e);
-  if (rc == ERR_OK) rc = json_parse_object(&s->config, name, model->config, strlen(model->config), e);
+  if (rc == ERR_OK && !(s->config = config_of(model)))
+    rc = err_set(e, ERR_NOMEM, "out of memory for the model");
   if (rc != ERR_OK) {
     synthetic_close(s);
     return rc;
   }
-  s->layers = (int32_t)json_integer_value(json_object_get(s->config, "num_hidden_layers"));
-  s->hash = hash_bytes(name, strlen(name));
+  s->layers = model->whole;
+  s->hash = hash_of(s, model);
   *out = s;
   return ERR_OK;
 }
@@ -318,7 +336,7 @@ void synthetic_close(synthetic *s) {
     free_tensor(m);
   }
   for (int32_t i = 0; i < TYPE_COUNT; i++)
-    if (s->patterns[i].fd) close(s->patterns[i].fd);
+    if (s->patterns[i].bytes) close(s->patterns[i].fd);
   json_decref(s->config);
   free(s);
 }

@@ -97,19 +97,15 @@ static int32_t round_up(int32_t x, int32_t to) {
   return (x + to - 1) / to * to;
 }
 
-static int32_t stream_blocks(const linear_args &a) {
-  const int32_t processors = launch_processors();
-  return smaller(a.groups, processors);
-}
-
 static int32_t stream_bytes(const linear_args &a, ops_type type, int32_t rows) {
   return linear_stream_layout_of(linear_stage_bytes(type), rows, a).bytes;
 }
 
-/* How many warps a block has, `warps` at most, and the deepest rings that fit `bytes` of shared memory: fewer
- * warps where there is no room for two stages each. False: there is none for the fewest. */
-static bool plan_stream(linear_args *a, ops_type type, int32_t rows, int32_t warps, int32_t bytes) {
-  const int32_t blocks = stream_blocks(*a), span = a->parts * (a->swiglu ? 2 : 1);
+/* How many warps each of the blocks has, `warps` at most, and the deepest rings that fit `bytes` of shared
+ * memory: fewer warps where there is no room for two stages each. False: there is none for the fewest. */
+static bool plan_stream(linear_args *a, ops_type type, int32_t rows, int32_t blocks, int32_t warps,
+                        int32_t bytes) {
+  const int32_t span = a->parts * (a->swiglu ? 2 : 1);
   const int32_t slots = (a->groups + blocks - 1) / blocks * span;
   a->each = a->groups / blocks;
   a->more = a->groups % blocks;
@@ -129,31 +125,58 @@ static int32_t few_threads(const linear_args &a, int32_t rows) {
   return larger(makers, a.stream.warps) * DEVICE_LANES;
 }
 
-static bool launch_few(cudaStream_t stream, linear_args a, ops_type type) {
-  const int32_t rows = a.rows.bucket == 3 ? 4 : a.rows.bucket; /* as the kernels have it */
-  a.stream.form_bytes = rows * LINEAR_FEW_FORM;
-  if (rows > LINEAR_FEW_ROWS || !plan_stream(&a, type, rows, LINEAR_STREAM_WARPS, launch_shared_max()))
+/* What a launch takes, of each type. */
+struct stream_plan {
+  int32_t blocks, threads, bytes;
+};
+
+static int32_t few_rows(const linear_args &a) { /* as the kernels have it */
+  return a.rows.bucket == 3 ? 4 : a.rows.bucket;
+}
+
+static bool plan_few(linear_args *a, ops_type type, int32_t blocks, stream_plan *p) {
+  const int32_t rows = few_rows(*a);
+  a->stream.form_bytes = rows * LINEAR_FEW_FORM;
+  if (rows > LINEAR_FEW_ROWS || !plan_stream(a, type, rows, blocks, LINEAR_STREAM_WARPS, launch_shared_max()))
     return false;
-  launch_early(linear_few_kernel(type, rows), dim3((unsigned)stream_blocks(a)),
-               dim3((unsigned)few_threads(a, rows)), (size_t)stream_bytes(a, type, rows), stream, a);
+  *p = {blocks, few_threads(*a, rows), stream_bytes(*a, type, rows)};
+  return true;
+}
+
+/* The tiles are read where they are if they would leave too few warps. */
+static bool plan_tiles(linear_args *a, ops_type type, int32_t blocks, cuda_tile *room, stream_plan *p) {
+  const int32_t tiles = cuda_tile_rows(a->rows.bucket), rows = tiles * CUDA_TILE_ROWS;
+  a->input = {nullptr, nullptr, 0.0f, room};
+  a->stream.form_bytes = tiles * (int32_t)sizeof(cuda_tile);
+  bool planned = plan_stream(a, type, rows, blocks, LINEAR_STREAM_WARPS, launch_shared_max());
+  if (!planned || (a->stream.turns > 1 && a->stream.warps < TILES_WARPS_LEAST)) {
+    a->stream.form_bytes = 0;
+    planned = plan_stream(a, type, rows, blocks, TILES_WARPS, smaller(TILES_SHARED, launch_shared_max()));
+  }
+  *p = {blocks, a->stream.warps * DEVICE_LANES, planned ? stream_bytes(*a, type, rows) : 0};
+  return planned;
+}
+
+static void prepare_tiles(cudaStream_t stream, const linear_args &a, cuda_tile *room) {
+  const linear_input &in = a.input;
+  rows_prepare(stream, {a.rows, in.x, in.weight, in.eps, a.columns, nullptr, room});
+}
+
+static bool launch_few(cudaStream_t stream, linear_args a, ops_type type) {
+  stream_plan p;
+  if (!plan_few(&a, type, smaller(a.groups, launch_processors()), &p)) return false;
+  launch_early(linear_few_kernel(type, few_rows(a)), dim3((unsigned)p.blocks), dim3((unsigned)p.threads),
+               (size_t)p.bytes, stream, a);
   return true;
 }
 
 static bool launch_tiles(cudaStream_t stream, linear_args a, ops_type type, cuda_tile *room) {
-  const int32_t tiles = cuda_tile_rows(a.rows.bucket), rows = tiles * CUDA_TILE_ROWS;
-  const linear_input in = a.input;
-  a.input = {nullptr, nullptr, 0.0f, room};
-  a.stream.form_bytes = tiles * (int32_t)sizeof(cuda_tile);
-  bool planned = plan_stream(&a, type, rows, LINEAR_STREAM_WARPS, launch_shared_max());
-  if (!planned || (a.stream.turns > 1 && a.stream.warps < TILES_WARPS_LEAST)) {
-    a.stream.form_bytes = 0;
-    planned = plan_stream(&a, type, rows, TILES_WARPS, smaller(TILES_SHARED, launch_shared_max()));
-  }
-  if (!planned) return false;
-  rows_prepare(stream, {a.rows, in.x, in.weight, in.eps, a.columns, nullptr, room});
-  launch_early(linear_tiles_kernel(type, tiles), dim3((unsigned)stream_blocks(a)),
-               dim3((unsigned)(a.stream.warps * DEVICE_LANES)), (size_t)stream_bytes(a, type, rows), stream,
-               a);
+  const linear_args before = a;
+  stream_plan p;
+  if (!plan_tiles(&a, type, smaller(a.groups, launch_processors()), room, &p)) return false;
+  prepare_tiles(stream, before, room);
+  launch_early(linear_tiles_kernel(type, cuda_tile_rows(a.rows.bucket)), dim3((unsigned)p.blocks),
+               dim3((unsigned)p.threads), (size_t)p.bytes, stream, a);
   return true;
 }
 
@@ -201,6 +224,35 @@ static bool launch_wide(cudaStream_t stream, linear_args a, ops_type type, cuda_
   launch_early(linear_wide_kernel(type, p.tiles), dim3((unsigned)p.across, (unsigned)p.down),
                dim3((unsigned)(a.units / 2 * a.parts * DEVICE_LANES)),
                (size_t)linear_wide_layout_of(linear_wide_bytes(type), p.tiles, a).bytes, stream, a);
+  return true;
+}
+
+/* Two types at once: each gets as many processors as it has groups of all. False: nothing is launched. */
+static bool launch_pair(cudaStream_t stream, const linear_args of[2], const ops_type type[2],
+                        cuda_tile *room) {
+  const int32_t groups = of[0].groups + of[1].groups, processors = launch_processors();
+  const int32_t second = larger(1, processors * of[1].groups / groups);
+  linear_pair pair = {{of[0], of[1]}};
+  linear_args both = of[0];
+  stream_plan p[2];
+  both.groups = groups;
+  if (!streams(both) || processors < 2) return false;
+  const bool few = few_rows(both) <= LINEAR_FEW_ROWS;
+  for (int32_t i = 0; i < 2; i++) {
+    const int32_t blocks = smaller(of[i].groups, i ? second : processors - second);
+    if (!(few ? plan_few(&pair.of[i], type[i], blocks, &p[i])
+              : plan_tiles(&pair.of[i], type[i], blocks, room, &p[i])))
+      return false;
+  }
+  linear_pair_kernel *kernel =
+      few ? linear_few_pair_kernel(type[0], type[1], few_rows(both))
+          : linear_tiles_pair_kernel(type[0], type[1], cuda_tile_rows(both.rows.bucket));
+  if (!kernel) return false;
+  pair.of[1].first_block = p[0].blocks;
+  if (!few) prepare_tiles(stream, of[0], room);
+  launch_early(kernel, dim3((unsigned)(p[0].blocks + p[1].blocks)),
+               dim3((unsigned)larger(p[0].threads, p[1].threads)), (size_t)larger(p[0].bytes, p[1].bytes),
+               stream, pair);
   return true;
 }
 
@@ -258,11 +310,14 @@ static int32_t jobs_alike(const cuda_linear_job *jobs, int32_t count) {
 void cuda_linear(cudaStream_t stream, cuda_rows rows, const cuda_linear_job *jobs, int32_t count,
                  const cuda_norm_source *norm, const cuda_store *store, cuda_act x) {
   static const linear_role roles[] = {LINEAR_QUERY, LINEAR_KEY, LINEAR_VALUE};
+  linear_args runs[CUDA_JOBS_MAX]; /* of jobs that are alike */
+  ops_type types[CUDA_JOBS_MAX];
+  int32_t run_count = 0;
   assert(count <= CUDA_JOBS_MAX && (!store || count == sizeof roles / sizeof *roles));
   for (int32_t first = 0, n; first < count; first += n) {
     n = jobs_alike(jobs + first, count - first);
     linear_args a = {
-        rows, input_of(norm, x), x.columns, parts_of(jobs[first].w), 1, 0, n, 1, 0, 1, false, {}, {}, {}};
+        rows, input_of(norm, x), x.columns, parts_of(jobs[first].w), 1, 0, n, 1, 0, 0, 1, false, {}, {}, {}};
     if (store) a.store = *store;
     for (int32_t i = 0; i < n; i++) {
       const cuda_linear_job &job = jobs[first + i];
@@ -270,7 +325,14 @@ void cuda_linear(cudaStream_t stream, cuda_rows rows, const cuda_linear_job *job
       a.matrix[i] = matrix_of(job, a.groups, store ? roles[first + i] : LINEAR_PLAIN);
       a.groups += groups_of(job.w);
     }
-    launch(stream, a, jobs[first].w.type, x);
+    types[run_count] = jobs[first].w.type;
+    runs[run_count++] = a;
+  }
+  for (int32_t i = 0; i < run_count; i++) {
+    if (x.tiles && i + 1 < run_count && launch_pair(stream, runs + i, types + i, x.tiles))
+      i++;
+    else
+      launch(stream, runs[i], types[i], x);
   }
 }
 
@@ -278,7 +340,8 @@ void cuda_linear_swiglu(cudaStream_t stream, cuda_rows rows, cuda_weight gate, c
                         const cuda_norm_source *norm, cuda_act x, float *y) {
   assert(gate.type == up.type && gate.rows == up.rows && gate.columns == up.columns);
   linear_args a = {
-      rows, input_of(norm, x), x.columns, parts_of(gate), 1, groups_of(gate), 2, 1, 0, 1, true, {}, {}, {}};
+      rows, input_of(norm, x), x.columns, parts_of(gate), 1, groups_of(gate), 2, 1, 0, 0, 1, true, {}, {},
+      {}};
   a.matrix[0] = matrix_of({gate, y, false, nullptr}, 0, LINEAR_PLAIN);
   a.matrix[1] = matrix_of({up, nullptr, false, nullptr}, 0, LINEAR_PLAIN);
   launch(stream, a, gate.type, x);

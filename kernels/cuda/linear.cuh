@@ -37,8 +37,9 @@ struct linear_args {
   cuda_rows rows;
   linear_input input;
   int32_t columns, parts, units, groups, matrices;
-  int32_t each, more; /* groups of a block; blocks that have one more */
-  int32_t slices;     /* warps of a slot; int8 */
+  int32_t each, more;  /* groups of a block; blocks that have one more */
+  int32_t first_block; /* of the grid; others before it have another type */
+  int32_t slices;      /* warps of a slot; int8 */
   bool swiglu;
   cuda_store store; /* for the roles; angles NULL: all are plain */
   struct {
@@ -57,7 +58,7 @@ struct linear_slot {
 
 /* The group of a unit of this block; -1: it has fewer. The first blocks have one more. */
 DEVICE_CODE int32_t linear_group(const linear_args &a, int32_t unit, int32_t *matrix) {
-  const int32_t block = (int32_t)blockIdx.x, more = block < a.more ? block : a.more;
+  const int32_t block = (int32_t)blockIdx.x - a.first_block, more = block < a.more ? block : a.more;
   const int32_t at = a.swiglu ? unit / 2 : unit, group = block * a.each + more + at;
   if (at >= a.each + (block < a.more) || group >= a.groups) return -1;
   *matrix = a.swiglu ? unit % 2 : 0;
@@ -301,8 +302,25 @@ PORTABLE linear_wide_layout linear_wide_layout_of(int32_t group_bytes, int32_t t
   return at;
 }
 
+/* Two types of one launch: the blocks before of[1].first_block have the first. Q, k and v of files whose
+ * names end in _K_M are such. */
+#define LINEAR_PAIRS(X)                                                                                      \
+  X(Q4_K, Q6_K)                                                                                              \
+  X(Q5_K, Q6_K)
+
+struct linear_pair {
+  linear_args of[2];
+};
+
+DEVICE_CODE bool linear_is_second(const linear_pair &p) {
+  return (int32_t)blockIdx.x >= p.of[1].first_block;
+}
+
 /* Kernels by type; NULL where there is none. */
 typedef void linear_kernel(const linear_args);
+typedef void linear_pair_kernel(const linear_pair);
+linear_pair_kernel *linear_few_pair_kernel(ops_type first, ops_type second, int32_t rows);
+linear_pair_kernel *linear_tiles_pair_kernel(ops_type first, ops_type second, int32_t tiles);
 linear_kernel *linear_int8_kernel(ops_type type, int32_t tiles);
 linear_kernel *linear_few_kernel(ops_type type, int32_t rows);    /* rows: 1, 2 or 4 */
 linear_kernel *linear_tiles_kernel(ops_type type, int32_t tiles); /* tiles: 1 or 2; they are there */

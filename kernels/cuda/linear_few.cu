@@ -204,9 +204,7 @@ DEVICE_CODE void few_slot(const linear_args &a, const linear_warp &t, linear_cur
     if (l.half == 0) sums[r * OPS_GROUP + l.output] = acc[r];
 }
 
-template <ops_type TYPE, int ROWS>
-static __global__ void __launch_bounds__(LINEAR_STREAM_WARPS *DEVICE_LANES, 1)
-    linear_few(const __grid_constant__ linear_args a) {
+template <ops_type TYPE, int ROWS> DEVICE_CODE void few_run(const linear_args &a) {
   CUDA_SHARED(memory);
   const linear_stream_layout at = linear_stream_layout_of(linear_format<TYPE>::STAGE_BYTES, ROWS, a);
   const int32_t index = (int32_t)threadIdx.x / DEVICE_LANES;
@@ -238,6 +236,21 @@ static __global__ void __launch_bounds__(LINEAR_STREAM_WARPS *DEVICE_LANES, 1)
   }
 }
 
+template <ops_type TYPE, int ROWS>
+static __global__ void __launch_bounds__(LINEAR_STREAM_WARPS *DEVICE_LANES, 1)
+    linear_few(const __grid_constant__ linear_args a) {
+  few_run<TYPE, ROWS>(a);
+}
+
+template <ops_type FIRST, ops_type SECOND, int ROWS>
+static __global__ void __launch_bounds__(LINEAR_STREAM_WARPS *DEVICE_LANES, 1)
+    linear_few_pair(const __grid_constant__ linear_pair p) {
+  if (linear_is_second(p))
+    few_run<SECOND, ROWS>(p.of[1]);
+  else
+    few_run<FIRST, ROWS>(p.of[0]);
+}
+
 template <ops_type TYPE> static linear_kernel *few_kernel(int32_t rows) {
   return rows == 1 ? linear_few<TYPE, 1> : rows == 2 ? linear_few<TYPE, 2> : linear_few<TYPE, 4>;
 }
@@ -252,4 +265,18 @@ linear_kernel *linear_few_kernel(ops_type type, int32_t rows) {
     return nullptr;
   }
 #undef KERNEL
+}
+
+template <ops_type FIRST, ops_type SECOND> static linear_pair_kernel *few_pair_kernel(int32_t rows) {
+  return rows == 1   ? linear_few_pair<FIRST, SECOND, 1>
+         : rows == 2 ? linear_few_pair<FIRST, SECOND, 2>
+                     : linear_few_pair<FIRST, SECOND, 4>;
+}
+
+linear_pair_kernel *linear_few_pair_kernel(ops_type first, ops_type second, int32_t rows) {
+#define KERNEL(FIRST, SECOND)                                                                                \
+  if (first == OPS_##FIRST && second == OPS_##SECOND) return few_pair_kernel<OPS_##FIRST, OPS_##SECOND>(rows);
+  LINEAR_PAIRS(KERNEL)
+#undef KERNEL
+  return nullptr;
 }

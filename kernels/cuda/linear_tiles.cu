@@ -59,9 +59,7 @@ DEVICE_CODE tiles_rows tiles_there(const linear_args &a, int32_t count, uint8_t 
   return {(const cuda_tile *)room, stride, there};
 }
 
-template <ops_type TYPE, int TILES>
-static __global__ void __launch_bounds__(LINEAR_STREAM_WARPS *DEVICE_LANES, 1)
-    linear_tiles(const __grid_constant__ linear_args a) {
+template <ops_type TYPE, int TILES> DEVICE_CODE void tiles_run(const linear_args &a) {
   CUDA_SHARED(memory);
   constexpr int32_t rows_max = TILES * CUDA_TILE_ROWS;
   const linear_stream_layout at = linear_stream_layout_of(linear_format<TYPE>::STAGE_BYTES, rows_max, a);
@@ -89,6 +87,21 @@ static __global__ void __launch_bounds__(LINEAR_STREAM_WARPS *DEVICE_LANES, 1)
   }
 }
 
+template <ops_type TYPE, int TILES>
+static __global__ void __launch_bounds__(LINEAR_STREAM_WARPS *DEVICE_LANES, 1)
+    linear_tiles(const __grid_constant__ linear_args a) {
+  tiles_run<TYPE, TILES>(a);
+}
+
+template <ops_type FIRST, ops_type SECOND, int TILES>
+static __global__ void __launch_bounds__(LINEAR_STREAM_WARPS *DEVICE_LANES, 1)
+    linear_tiles_pair(const __grid_constant__ linear_pair p) {
+  if (linear_is_second(p))
+    tiles_run<SECOND, TILES>(p.of[1]);
+  else
+    tiles_run<FIRST, TILES>(p.of[0]);
+}
+
 template <ops_type TYPE> static linear_kernel *tiles_kernel(int32_t tiles) {
   return tiles == 1 ? linear_tiles<TYPE, 1> : linear_tiles<TYPE, 2>;
 }
@@ -103,6 +116,16 @@ linear_kernel *linear_tiles_kernel(ops_type type, int32_t tiles) {
     return nullptr;
   }
 #undef KERNEL
+}
+
+linear_pair_kernel *linear_tiles_pair_kernel(ops_type first, ops_type second, int32_t tiles) {
+#define KERNEL(FIRST, SECOND)                                                                                \
+  if (first == OPS_##FIRST && second == OPS_##SECOND)                                                        \
+    return tiles == 1 ? linear_tiles_pair<OPS_##FIRST, OPS_##SECOND, 1>                                      \
+                      : linear_tiles_pair<OPS_##FIRST, OPS_##SECOND, 2>;
+  LINEAR_PAIRS(KERNEL)
+#undef KERNEL
+  return nullptr;
 }
 
 int32_t linear_stage_bytes(ops_type type) {

@@ -87,6 +87,7 @@ static __global__ void prepare(rows_prepared p) {
   const cuda_batch *batch = p.rows.batch;
   const int32_t row = (int32_t)blockIdx.x, count = p.rows.head ? batch->head_count : batch->row_count;
   const activation_walk walk = activation_walk_of(p.columns);
+  device_let_next_begin();
   if (row >= count) {
     device_wait_for_previous();
     return;
@@ -94,7 +95,6 @@ static __global__ void prepare(rows_prepared p) {
   const float *x = p.x + (size_t)(p.rows.head && p.weight ? batch->head_rows[row] : row) * (size_t)p.columns;
   const activation_rows rows = {x, nullptr, 1, p.columns, p.weight, p.eps};
   const activation_early early = p.tiles ? activation_early_of(rows, walk) : activation_early{};
-  device_let_next_begin();
   device_wait_for_previous();
   if (p.y) norm_row(x, p.weight, p.columns, p.eps, (float *)memory, p.y + (size_t)row * (size_t)p.columns);
   if (p.tiles)

@@ -9,6 +9,7 @@
 #include "common/command_line/draft_methods.h"
 #include "common/command_line/flag_reader.h"
 #include "common/file/head_lookup.h"
+#include "common/file/synthetic.h"
 #include "common/text/chat_template.h"
 #include "orchestrator/cli/input_file.h"
 #include "orchestrator/cli/show.h"
@@ -169,7 +170,7 @@ int flags_check_draft(const flag_values *v, err *e) {
   if (named && !model)
     return err_set(e, ERR_ARG, "--draft %s needs -md FILE%s", v->draft,
                    draft_methods_have(&m, DRAFT_MODEL) ? " or --draft-layers N" : ", the head");
-  if (v->draft_model && access(v->draft_model, R_OK) != 0)
+  if (v->draft_model && !synthetic_is(v->draft_model) && access(v->draft_model, R_OK) != 0)
     return err_set(e, ERR_ARG, "-md: cannot read '%s': %s", v->draft_model, strerror(errno));
   return ERR_OK;
 }

@@ -125,12 +125,27 @@ static void test_settings_of_the_workers(void **state) {
   flags_fini(&f);
 }
 
+static void test_a_draft_model_is_a_file_or_synthetic(void **state) {
+  (void)state;
+  flags f;
+  err e = {0};
+  parse(&f, (const char *[]){NULL});
+  f.given.draft = "model";
+  f.given.draft_model = "/nothing/there.gguf";
+  assert_int_equal(flags_check_draft(&f.given, &e), ERR_ARG);
+  assert_non_null(strstr(e.text, "/nothing/there.gguf"));
+  f.given.draft_model = "synth:llama-3.2-1b";
+  if (flags_check_draft(&f.given, &e) != ERR_OK) fail_msg("%s", e.text);
+  flags_fini(&f);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_flags_and_a_line_of_json_ask_for_the_same),
       cmocka_unit_test(test_the_rest_of_the_request),
       cmocka_unit_test(test_a_seed_is_drawn_where_none_is_given),
       cmocka_unit_test(test_settings_of_the_workers),
+      cmocka_unit_test(test_a_draft_model_is_a_file_or_synthetic),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -549,7 +549,7 @@ static void swiglu_is_silu_of_gate_times_up(void **) {
 /* --- queries, keys and values that are stored on the way --- */
 
 struct stored_case {
-  ops_type type;
+  ops_type type, values; /* of q and k, and of v */
   int32_t heads, kv_heads, columns, rows;
 };
 
@@ -606,15 +606,24 @@ static stored store(const stored_case &c, const std::vector<matrix> &m, const ac
 }
 
 static void a_linear_stores_what_it_makes(void **) {
-  const stored_case cases[] = {{OPS_Q4_K, 3, 1, 512, 1},
-                               {OPS_Q8_0, 9, 3, 1536, 3},
-                               {OPS_Q4_1, 4, 2, 1536, 11},
-                               {OPS_Q6_K, MANY_HEADS, 2, 1024, 40},
-                               {OPS_Q4_0, MANY_HEADS, 2, 1056, 64}};
+  const stored_case cases[] = {{OPS_Q4_K, OPS_Q4_K, 3, 1, 512, 1},
+                               {OPS_Q8_0, OPS_Q8_0, 9, 3, 1536, 3},
+                               {OPS_Q4_1, OPS_Q4_1, 4, 2, 1536, 11},
+                               {OPS_Q6_K, OPS_Q6_K, MANY_HEADS, 2, 1024, 40},
+                               {OPS_Q4_0, OPS_Q4_0, MANY_HEADS, 2, 1056, 64},
+                               /* of one launch */
+                               {OPS_Q4_K, OPS_Q6_K, 12, 2, 1536, 1},
+                               {OPS_Q5_K, OPS_Q6_K, 3, 1, 512, 2},
+                               {OPS_Q4_K, OPS_Q6_K, 3, 3, 1280, 4},
+                               {OPS_Q5_K, OPS_Q6_K, 4, 1, 1536, 7},
+                               {OPS_Q4_K, OPS_Q6_K, 6, 2, 768, 16},
+                               /* of two: the types are no pair, or there are too many rows */
+                               {OPS_Q6_K, OPS_Q4_K, 4, 2, 1024, 2},
+                               {OPS_Q4_K, OPS_Q6_K, 4, 2, 1024, 17}};
   for (const stored_case &c : cases) {
     const std::vector<matrix> m = {make_matrix(c.type, c.heads * 64, c.columns),
                                    make_matrix(c.type, c.kv_heads * 64, c.columns),
-                                   make_matrix(c.type, c.kv_heads * 64, c.columns)};
+                                   make_matrix(c.values, c.kv_heads * 64, c.columns)};
     const act a(random_floats((size_t)(c.rows * c.columns)), c.rows);
     const std::vector<float> angles = random_floats((size_t)(c.rows * 2 * 48));
     const stored got = store(c, m, a, angles, true), want = store(c, m, a, angles, false);

@@ -38,6 +38,8 @@ static void a_name_is_a_model_and_perhaps_a_type_and_a_seed(void **state) {
                                "synth:llama-3.2-1b:Q8_0:-1",
                                "synth:llama-3.2-1b:Q8_0:4294967296",
                                "synth:llama-3.2-1b:Q8_0:1:2",
+                               "synth:llama-3.2-1b:Q8_0:1:",
+                               "synth:llama-3.2-1b:::",
                                "synth:llama-3.2-1b:Q8_0:1x",
                                "synth:a-name-of-more-than-thirty-two-letters"};
   for (size_t i = 0; i < sizeof right / sizeof *right; i++) synthetic_close(open_right(right[i]));
@@ -129,7 +131,8 @@ static int32_t count_of(const model_file *f, model_role role, gguf_type type) {
 /* The real file of this model: Q6_K in v and down of 14 layers of 28, and for the tied matrix. */
 static void the_mixture_is_that_of_llama_cpp(void **state) {
   (void)state;
-  model_file *f = open_file("synth:qwen2.5-1.5b"), *plain = open_file("synth:qwen2.5-1.5b:Q4_K");
+  model_file *f = open_file("synth:qwen2.5-1.5b"), *plain = open_file("synth:qwen2.5-1.5b:Q4_K"),
+             *part = open_file("synth:70b-quarter");
   assert_int_equal(model_file_tensor(f, MODEL_EMBED, 0)->type, GGUF_Q6_K);
   assert_null(model_file_tensor(f, MODEL_OUTPUT, 0));
   assert_int_equal(count_of(f, MODEL_V, GGUF_Q6_K), 14);
@@ -137,21 +140,56 @@ static void the_mixture_is_that_of_llama_cpp(void **state) {
   assert_int_equal(count_of(f, MODEL_DOWN, GGUF_Q4_K), 14);
   assert_int_equal(count_of(f, MODEL_Q, GGUF_Q4_K), 28);
   assert_int_equal(count_of(plain, MODEL_DOWN, GGUF_Q4_K), 28);
+  assert_int_equal(count_of(part, MODEL_DOWN, GGUF_Q6_K), 13); /* of 80 layers: 0 to 9, 12, 15 and 18 */
   assert_int_equal(model_file_tensor(f, MODEL_Q_BIAS, 27)->shape[0], 1536);
-  model_file_close(f), model_file_close(plain);
+  model_file_close(f), model_file_close(plain), model_file_close(part);
 }
 
 static void it_is_a_model_without_a_vocabulary(void **state) {
   (void)state;
-  model_file *f = open_file("synth:llama-3.2-1b:Q4_0"), *other = open_file("synth:llama-3.2-1b:Q4_0:1");
-  hash16 hash, same, vocabulary;
+  model_file *f = open_file("synth:llama-3.2-1b:Q4_0");
+  hash16 vocabulary;
   err e = {0};
   assert_true(!model_file_gguf(f) && !model_file_tokenizer(f) && model_file_stops(f, (int32_t[16]){0}) == 0);
-  assert_true(model_file_recall_hash(f, &hash) && model_file_read_hash(f, NULL, &same));
-  assert_true(hash_equal(hash, same) && !hash_equal(hash, model_file_fingerprint(other)));
+  assert_int_equal(model_file_config(f)->scaling.kind, ROPE_LLAMA3);
   assert_int_equal(model_file_vocabulary(f, &vocabulary, &e), ERR_OK);
   assert_true(hash_is_zero(vocabulary));
-  model_file_close(f), model_file_close(other);
+  model_file_close(f);
+}
+
+static hash16 hash_named(const char *name) {
+  model_file *f = open_file(name);
+  hash16 recalled, read;
+  assert_true(model_file_recall_hash(f, &recalled) && model_file_read_hash(f, NULL, &read));
+  assert_true(hash_equal(recalled, read) && hash_equal(read, model_file_fingerprint(f)));
+  model_file_close(f);
+  return read;
+}
+
+static void its_hash_is_that_of_its_weights(void **state) {
+  (void)state;
+  const hash16 hash = hash_named("synth:qwen2.5-1.5b");
+  const char *const same[] = {"synth:Qwen2.5-1.5B:q4_k_m", "synth:qwen2.5-1.5b::0",
+                              "synth:qwen2.5-1.5b:Q4_K_M:0"},
+                    *const others[] = {"synth:qwen2.5-1.5b:Q4_K", "synth:qwen2.5-1.5b::1",
+                                       "synth:llama-3.2-1b"};
+  for (size_t i = 0; i < 3; i++) {
+    assert_true(hash_equal(hash, hash_named(same[i])));
+    assert_false(hash_equal(hash, hash_named(others[i])));
+  }
+}
+
+/* Matrices of one shape, in all layers. */
+static void no_two_tensors_are_alike(void **state) {
+  (void)state;
+  model_file *f = open_file("synth:llama-3.1-8b:Q6_K");
+  const int32_t layers = model_file_config(f)->layers;
+  for (int32_t i = 0; i < layers; i++)
+    for (int32_t k = 0; k < i; k++) {
+      const gguf_tensor *a = model_file_tensor(f, MODEL_DOWN, i), *b = model_file_tensor(f, MODEL_DOWN, k);
+      if (memcmp(a->data, b->data, 1 << 12) == 0) fail_msg("layers %d and %d", i, k);
+    }
+  model_file_close(f);
 }
 
 /* Of one layer, so that the test is short. */
@@ -182,6 +220,8 @@ int main(void) {
       cmocka_unit_test(a_row_is_whole_blocks),
       cmocka_unit_test(the_mixture_is_that_of_llama_cpp),
       cmocka_unit_test(it_is_a_model_without_a_vocabulary),
+      cmocka_unit_test(its_hash_is_that_of_its_weights),
+      cmocka_unit_test(no_two_tensors_are_alike),
       cmocka_unit_test(it_runs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,7 +2,7 @@
 """How near to its memory a GPU decodes: models of random weights, each step beside the time to read its
 weights at the rate that this run measured; and with --peer, a model file beside llama.cpp on the same GPU, by
 turns. Prints a table for people and, with --json, one JSON object a line, as bench_cpu.py does. A row that
-could not be measured has holds: false.
+could not be measured has holds: false, and where one does not hold the status is 1: without a peer, always.
 
   bench/bench_gpu.py [--device cuda:0] [--bin DIR] [--peer DIR --model FILE] [--quick] [--json FILE]
                      [--markdown FILE]
@@ -24,7 +24,7 @@ from bench_table import Table, least, markdown_table, most, plain_table, reporte
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONTEXT, FAR_CONTEXT, PROMPT, DECODE = 512, 2048, 4096, 128  # tokens
-ON_GPU = ("-ngl", 99, "-fa", 1)  # of llama-bench: all layers, flash attention
+ON_GPU = ("-ngl", 99, "-fa", 1, "-sm", "none")  # of llama-bench: all layers, flash attention, one GPU
 
 # name: (model, hold, reach) of the share of the read rate at which a step of one row reads the weights
 SHARES = {
@@ -70,11 +70,17 @@ class Gpu:
         run = json.loads(done.stdout)
         return {s["rows"]: s["us"] for s in run["steps"]}, run["read_gb_s"], run["weight_bytes"]
 
-    def prompt(self, model):
-        """us from a prompt to its first token."""
+    def speeds(self, model):
+        """tok/s of plain steps one after the other, and of a prompt up to its first token."""
         os.environ["TANDEM_TEST_DEVICE"] = self.device
-        done = command([self.bin / "bench_step", model, 1, CONTEXT, 3, f"prompt:{PROMPT}"])
-        return min(json.loads(done.stdout)["us"][0])
+        items = (f"decode:{DECODE}", f"prompt:{PROMPT}")
+        done = command([self.bin / "bench_step", model, 1, CONTEXT, 3, *items])
+        decode, prompt = map(statistics.median, json.loads(done.stdout)["us"])
+        return DECODE * 1e6 / decode, PROMPT * 1e6 / prompt
+
+    def number(self):
+        """Of the GPU, as llama-bench is to take it."""
+        return self.device.partition(":")[2] or "0"
 
     def about(self):
         """What the device is called."""
@@ -97,13 +103,13 @@ def measure_widths(gpu, table):
 
 def measure_peer(gpu, table, peer, turns):
     """Both decode and read a prompt by turns; medians."""
-    own, other, own_prompt, other_prompt = [], [], [], []
+    if not any("-DGGML_CUDA=ON" in line for line in peer.about):
+        raise Failure("the peer does not compute on a GPU: bench/get_peer.sh --cuda DIR")
+    where, own, others = (*ON_GPU, "-mg", gpu.number()), [], []
     for _ in range(turns):
-        own.append(1e6 / gpu.steps(peer.model, CONTEXT, (1,))[0][1])
-        other.append(peer.decode(1, CONTEXT, DECODE, *ON_GPU))
-        own_prompt.append(PROMPT * 1e6 / gpu.prompt(peer.model))
-        other_prompt.append(peer.bench(1, "-p", PROMPT, "-n", 0, *ON_GPU))
-    for row, a, b in ((DECODES, own, other), (PROMPTS, own_prompt, other_prompt)):
+        own.append(gpu.speeds(peer.model))
+        others.append((peer.decode(1, CONTEXT, DECODE, *where), peer.bench(1, "-p", PROMPT, "-n", 0, *where)))
+    for row, a, b in zip((DECODES, PROMPTS), zip(*own), zip(*others)):
         a, b = statistics.median(a), statistics.median(b)
         table.set(row, a, f"llama.cpp {b:.0f} tok/s", a / b)
 
@@ -155,6 +161,6 @@ def main():
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (Failure, FileNotFoundError) as failure:
+    except (Failure, OSError) as failure:
         say(str(failure))
         sys.exit(1)

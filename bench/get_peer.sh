@@ -6,8 +6,9 @@
 #
 #   bench/get_peer.sh [--cuda] DIR
 #
-# With --cuda it computes on GPUs too, for bench/bench_gpu.py: that takes CUDA's toolkit (nvcc) and, on two cores, half an
-# hour more. CUDA_ARCHITECTURES=90 names the kind of GPU; without it, it is this machine's own.
+# With --cuda it computes on GPUs too, for bench/bench_gpu.py: that takes NVIDIA's driver, CUDA's toolkit (nvcc) and, on two
+# cores, half an hour more. CUDA_ARCHITECTURES=90 names the kind of GPU; without it, it is this machine's own. Take another
+# folder than for the CPU's benchmarks, which would meet a peer that computes on the GPU.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -16,14 +17,17 @@ sdist=llama_cpp_python-0.3.36.tar.gz
 sha256=832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
 options=(-DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_UI=OFF)
 
+cuda=OFF
 if [[ ${1-} == --cuda ]]; then
   command -v nvcc >/dev/null || [[ -n ${CUDACXX-} ]] || {
     echo "get_peer.sh: --cuda needs nvcc, of CUDA's toolkit, in PATH, or CUDACXX=/path/to/nvcc" >&2
     exit 1
   }
-  options+=(-DGGML_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES:-native}")
+  cuda=ON
+  options+=("-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES:-native}")
   shift
 fi
+options+=("-DGGML_CUDA=$cuda")
 if [[ $# -ne 1 || $1 == -* ]]; then
   echo "usage: bench/get_peer.sh [--cuda] DIR, for example ../llama.cpp-peer, where scripts/bench_cpu.sh looks by itself" >&2
   [[ $# -eq 1 && ($1 == -h || $1 == --help) ]] && exit 0
@@ -57,7 +61,7 @@ source=${sdist%.tar.gz}/vendor/llama.cpp
 [[ -f $source/CMakeLists.txt ]] || tar -xzf "$sdist"
 generator=()
 command -v ninja >/dev/null && generator=(-G Ninja)
-[[ -f build/CMakeCache.txt ]] || cmake -S "$source" -B build "${generator[@]}" "${options[@]}" >&2
+cmake -S "$source" -B build "${generator[@]}" "${options[@]}" >&2
 nice cmake --build build --parallel "$(nproc)" --target llama-bench llama-server llama >&2
 mkdir -p bin
 for program in llama-bench llama-server; do ln -sf "../build/bin/$program" "bin/$program"; done

@@ -187,7 +187,8 @@ static bool map_pattern(const pattern *p, uint8_t *at, size_t bytes, size_t from
   return true;
 }
 
-/* A tensor begins with a block of the pattern that its name chooses, so that two of one shape differ. */
+/* A tensor begins with a block of the pattern that its name chooses, so that two of one shape most likely
+ * differ. */
 static int map_weights(synthetic *s, const struct type_row *t, made *m, err *e) {
   pattern *p = &s->patterns[t - TYPES];
   int rc = p->bytes ? ERR_OK : make_pattern(p, t, s->seed, e);

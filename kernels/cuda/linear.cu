@@ -227,27 +227,45 @@ static bool launch_wide(cudaStream_t stream, linear_args a, ops_type type, cuda_
   return true;
 }
 
-/* Two types at once: each gets as many processors as it has groups of all. False: nothing is launched. */
+/* Bytes of a block of weights of a group. */
+static int32_t block_bytes(ops_type type) {
+  const cpu_format f = weight_format_of(type);
+  return (int32_t)(cpu_unit_bytes(f) / cpu_unit_blocks(f));
+}
+
+/* How many processors the second of two types gets, so that the fullest block of all has the least to read.
+ */
+static int32_t second_share(const linear_args of[2], const ops_type type[2], int32_t processors) {
+  int32_t best = 1, least = INT32_MAX;
+  for (int32_t second = 1; second < processors; second++) {
+    const int32_t most = larger(pieces(of[0].groups, processors - second) * block_bytes(type[0]),
+                                pieces(of[1].groups, second) * block_bytes(type[1]));
+    if (most < least) best = second, least = most;
+  }
+  return best;
+}
+
+/* Two types at once. False: nothing is launched. */
 static bool launch_pair(cudaStream_t stream, const linear_args of[2], const ops_type type[2],
                         cuda_tile *room) {
-  const int32_t groups = of[0].groups + of[1].groups, processors = launch_processors();
-  const int32_t second = larger(1, processors * of[1].groups / groups);
+  const int32_t processors = launch_processors();
   linear_pair pair = {{of[0], of[1]}};
   linear_args both = of[0];
   stream_plan p[2];
-  both.groups = groups;
+  both.groups += of[1].groups;
   if (!streams(both) || processors < 2) return false;
   const bool few = few_rows(both) <= LINEAR_FEW_ROWS;
+  linear_pair_kernel *kernel =
+      few ? linear_few_pair_kernel(type[0], type[1], few_rows(both))
+          : linear_tiles_pair_kernel(type[0], type[1], cuda_tile_rows(both.rows.bucket));
+  if (!kernel) return false;
+  const int32_t second = second_share(of, type, processors);
   for (int32_t i = 0; i < 2; i++) {
     const int32_t blocks = smaller(of[i].groups, i ? second : processors - second);
     if (!(few ? plan_few(&pair.of[i], type[i], blocks, &p[i])
               : plan_tiles(&pair.of[i], type[i], blocks, room, &p[i])))
       return false;
   }
-  linear_pair_kernel *kernel =
-      few ? linear_few_pair_kernel(type[0], type[1], few_rows(both))
-          : linear_tiles_pair_kernel(type[0], type[1], cuda_tile_rows(both.rows.bucket));
-  if (!kernel) return false;
   pair.of[1].first_block = p[0].blocks;
   if (!few) prepare_tiles(stream, of[0], room);
   launch_early(kernel, dim3((unsigned)(p[0].blocks + p[1].blocks)),

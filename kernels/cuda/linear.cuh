@@ -302,8 +302,8 @@ PORTABLE linear_wide_layout linear_wide_layout_of(int32_t group_bytes, int32_t t
   return at;
 }
 
-/* Two types of one launch: the blocks before of[1].first_block have the first. Q, k and v of files whose
- * names end in _K_M are such. */
+/* Two types of one launch: the blocks before of[1].first_block have the first. Q, k and v of most files named
+ * Q4_K_M and Q5_K_M are such. */
 #define LINEAR_PAIRS(X)                                                                                      \
   X(Q4_K, Q6_K)                                                                                              \
   X(Q5_K, Q6_K)

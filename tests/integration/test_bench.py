@@ -223,14 +223,22 @@ class FakeGpu:
             raise Failure("tandem failed (1): no memory")
         return {n: 2e3 * (1 + (n - 1) / 10) for n in rows}, 1000, 1e9
 
-    def prompt(self, model):
-        return 4096.0
+    def speeds(self, model):
+        return 500, 1_000_000
+
+    def number(self):
+        return "1"
 
 
 class FakeGpuPeer:
     model = "file.gguf"
 
+    def __init__(self, cuda="ON"):
+        self.about = ["llama.cpp", f"cmake -DGGML_CUDA={cuda}"]
+        self.asked = []
+
     def decode(self, *what):
+        self.asked.append(what)
         return 200
 
     def bench(self, *what):
@@ -264,11 +272,18 @@ class Gpus(unittest.TestCase):
         self.assertEqual(rows["share of the read rate, 8B Q8_0"]["ratio"], 0.5)
 
     def test_the_peer(self):
-        without, beside = self.measured(FakeGpu()), self.measured(FakeGpu(), FakeGpuPeer())
+        peer = FakeGpuPeer()
+        without, beside = self.measured(FakeGpu()), self.measured(FakeGpu(), peer)
         self.assertFalse(without[bench_gpu.DECODES]["holds"])
         self.assertIn("get_peer.sh --cuda", without[bench_gpu.DECODES]["against"])
         self.assertEqual((beside[bench_gpu.DECODES]["value"], beside[bench_gpu.DECODES]["ratio"]), (500, 2.5))
         self.assertEqual(beside[bench_gpu.PROMPTS]["ratio"], 2)
+        self.assertEqual(peer.asked[0][-4:], ("-sm", "none", "-mg", "1"))  # one GPU, and the same
+
+    def test_a_peer_without_a_gpu(self):
+        row = self.measured(FakeGpu(), FakeGpuPeer("OFF"))[bench_gpu.DECODES]
+        self.assertFalse(row["holds"])
+        self.assertIn("does not compute on a GPU", row["against"])
 
     def test_flags(self):
         with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit):

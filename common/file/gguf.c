@@ -568,6 +568,14 @@ const char *gguf_type_name(gguf_type type) {
   return TYPES[type].name;
 }
 
+int32_t gguf_type_block(gguf_type type) {
+  return TYPES[type].block;
+}
+
+int32_t gguf_type_bytes(gguf_type type) {
+  return TYPES[type].bytes;
+}
+
 bool gguf_has_shape(const gguf_tensor *t, int64_t columns, int64_t rows) {
   return t->shape[0] == columns && t->shape[1] == (rows ? rows : 1) && t->shape[2] == 1 && t->shape[3] == 1;
 }

@@ -57,6 +57,8 @@ const gguf_tensor *gguf_tensor_at(const gguf *g, int32_t i);
 const gguf_tensor *gguf_tensor_find(const gguf *g, const char *name); /* NULL: none */
 
 const char *gguf_type_name(gguf_type type); /* "Q4_1"; a type of an open file */
+int32_t gguf_type_block(gguf_type type);    /* weights in a block; 1 for plain types */
+int32_t gguf_type_bytes(gguf_type type);    /* of a block */
 
 /* columns x rows, or a vector (rows 0), whatever extents of 1 the file adds or leaves out behind them. */
 bool gguf_has_shape(const gguf_tensor *t, int64_t columns, int64_t rows);

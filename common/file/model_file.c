@@ -64,9 +64,7 @@ struct model_file {
 
 /* ---- tensors ---- */
 
-/* Of a file; what a synthetic model has is made where the graph asks for it. */
 static const gguf_tensor *find_tensor(const model_file *f, const char *name) {
-  if (f->made) return NULL;
   return f->file ? gguf_tensor_find(f->file, name) : safetensors_find(f->folder, name);
 }
 
@@ -141,6 +139,7 @@ static synthetic_kind kind_of(const model_file *f, model_role role) {
   return role == MODEL_V || role == MODEL_DOWN ? SYNTHETIC_FINE : SYNTHETIC_MATRIX;
 }
 
+/* What a synthetic model has is made where the graph asks for it. */
 static int make_role(model_file *f, model_role role, int32_t layer, const char *name, err *e) {
   const role_row *r = &ROLES[role];
   const gguf_tensor *t =

@@ -3,7 +3,6 @@
 #include "common/file/quantise.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,16 +56,16 @@ enum { NOWHERE = -1 };
  * with minima have a mean that the minimum takes away. Source of the layouts: ggml-common.h. */
 static const struct type_row {
   gguf_type type;
-  int32_t inputs, bytes, scale_at, minimum_at;
+  int32_t scale_at, minimum_at;
   double deviation, mean;
 } TYPES[] = {
-    {GGUF_F32, 1, 4, NOWHERE, NOWHERE, 0, 0},   {GGUF_F16, 1, 2, NOWHERE, NOWHERE, 0, 0},
-    {GGUF_BF16, 1, 2, NOWHERE, NOWHERE, 0, 0},  {GGUF_Q4_0, 32, 18, 0, NOWHERE, 4.6, 0},
-    {GGUF_Q4_1, 32, 20, 0, 2, 4.6, -7.5},       {GGUF_Q5_0, 32, 22, 0, NOWHERE, 9.2, 0},
-    {GGUF_Q5_1, 32, 24, 0, 2, 9.2, -15.5},      {GGUF_Q8_0, 32, 34, 0, NOWHERE, 74, 0},
-    {GGUF_IQ4_NL, 32, 18, 0, NOWHERE, 65, 0},   {GGUF_Q2_K, 256, 84, 80, 82, 14, 1.5},
-    {GGUF_Q3_K, 256, 110, 108, NOWHERE, 43, 0}, {GGUF_Q4_K, 256, 144, 0, 2, 240, 7.5},
-    {GGUF_Q5_K, 256, 176, 0, 2, 490, 15.5},     {GGUF_Q6_K, 256, 210, 208, NOWHERE, 1370, 0},
+    {GGUF_F32, NOWHERE, NOWHERE, 0, 0},  {GGUF_F16, NOWHERE, NOWHERE, 0, 0},
+    {GGUF_BF16, NOWHERE, NOWHERE, 0, 0}, {GGUF_Q4_0, 0, NOWHERE, 4.6, 0},
+    {GGUF_Q4_1, 0, 2, 4.6, -7.5},        {GGUF_Q5_0, 0, NOWHERE, 9.2, 0},
+    {GGUF_Q5_1, 0, 2, 9.2, -15.5},       {GGUF_Q8_0, 0, NOWHERE, 74, 0},
+    {GGUF_IQ4_NL, 0, NOWHERE, 65, 0},    {GGUF_Q2_K, 80, 82, 14, 1.5},
+    {GGUF_Q3_K, 108, NOWHERE, 43, 0},    {GGUF_Q4_K, 0, 2, 240, 7.5},
+    {GGUF_Q5_K, 0, 2, 490, 15.5},        {GGUF_Q6_K, 208, NOWHERE, 1370, 0},
 };
 enum { TYPE_COUNT = sizeof TYPES / sizeof *TYPES };
 
@@ -121,7 +120,8 @@ static void put_half(uint8_t *at, double value) {
 /* The scales of blocks of random bytes. */
 static void put_scales(const struct type_row *t, uint8_t *data, size_t bytes) {
   const double scale = WEIGHT / t->deviation;
-  for (uint8_t *block = data; block < data + bytes; block += t->bytes) {
+  const int32_t each = gguf_type_bytes(t->type);
+  for (uint8_t *block = data; block < data + bytes; block += each) {
     put_half(block + t->scale_at, scale);
     if (t->minimum_at != NOWHERE) put_half(block + t->minimum_at, scale * t->mean);
   }
@@ -129,16 +129,17 @@ static void put_scales(const struct type_row *t, uint8_t *data, size_t bytes) {
 
 /* Random words become numbers, in place: no type has more bytes than a word. */
 static void put_numbers(const struct type_row *t, uint32_t *words, size_t count) {
+  const size_t each = (size_t)gguf_type_bytes(t->type);
   for (size_t i = 0; i < count; i++) {
     const float v = (float)(PLAIN_MAX * (2.0 * (double)philox_unit(words[i]) - 1.0));
-    quantise(t->type, &v, 1, (uint8_t *)words + i * (size_t)t->bytes);
+    quantise(t->type, &v, 1, (uint8_t *)words + i * each);
   }
 }
 
 static void fill(const struct type_row *t, uint32_t seed, void *data, size_t bytes) {
   const uint32_t counter[4] = {0, 0, 0, 0}, key[2] = {seed, (uint32_t)t->type};
   const bool plain = t->scale_at == NOWHERE;
-  const size_t words = plain ? bytes / (size_t)t->bytes : bytes / sizeof(uint32_t);
+  const size_t words = bytes / (plain ? (size_t)gguf_type_bytes(t->type) : sizeof(uint32_t));
   philox_run(counter, key, (int32_t)(words / 4), data);
   if (plain)
     put_numbers(t, data, words);
@@ -162,7 +163,7 @@ static int out_of_memory(err *e) {
 
 /* Plain numbers are made of words, which may need more room than they. */
 static int make_pattern(pattern *p, const struct type_row *t, uint32_t seed, err *e) {
-  const size_t step = common_multiple(PAGE, (size_t)t->bytes),
+  const size_t step = common_multiple(PAGE, (size_t)gguf_type_bytes(t->type)),
                bytes = (PATTERN_BYTES + step - 1) / step * step, room = bytes * sizeof(uint32_t);
   const int fd = memfd_create("tandem-synthetic", MFD_CLOEXEC);
   if (fd < 0) return out_of_memory(e);
@@ -195,7 +196,7 @@ static int map_weights(synthetic *s, const struct type_row *t, made *m, err *e) 
   if (rc != ERR_OK) return rc;
   const hash16 h = hash_bytes(m->name, strlen(m->name));
   const size_t number = (size_t)h.bytes[0] << 16 | (size_t)h.bytes[1] << 8 | h.bytes[2],
-               first = number % (p->bytes / (size_t)t->bytes) * (size_t)t->bytes;
+               each = (size_t)gguf_type_bytes(t->type), first = number % (p->bytes / each) * each;
   m->tensor.data = (uint8_t *)m->memory + first % PAGE;
   return map_pattern(p, m->memory, m->mapped, first / PAGE * PAGE) ? ERR_OK : out_of_memory(e);
 }
@@ -223,7 +224,7 @@ static void free_tensor(made *m) {
 const gguf_tensor *synthetic_tensor(synthetic *s, const char *name, synthetic_kind kind, int32_t layer,
                                     int64_t columns, int64_t rows, err *e) {
   const struct type_row *t = type_of(s, kind, layer);
-  const int64_t count = columns * (rows ? rows : 1);
+  const int64_t count = columns * (rows ? rows : 1), block = gguf_type_block(t->type);
   made *m = calloc(1, sizeof *m);
   if (!m) {
     err_set(e, ERR_NOMEM, "out of memory for synthetic weights");
@@ -234,8 +235,8 @@ const gguf_tensor *synthetic_tensor(synthetic *s, const char *name, synthetic_ki
                             .type = t->type,
                             .dims = rows ? 2 : 1,
                             .shape = {columns, rows ? rows : 1, 1, 1},
-                            .bytes = (size_t)(count / t->inputs * t->bytes)};
-  int rc = columns % t->inputs == 0
+                            .bytes = (size_t)(count / block * gguf_type_bytes(t->type))};
+  int rc = columns % block == 0
                ? fill_tensor(s, t, kind, m, e)
                : err_set(e, ERR_ARG, "tensor %s has rows of %lld weights, which %s cannot hold", name,
                          (long long)columns, gguf_type_name(t->type));

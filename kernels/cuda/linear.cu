@@ -72,14 +72,19 @@ static int32_t int8_slices(linear_args a, ops_type type, int32_t tiles) {
   return linear_layout_of(linear_ring_bytes(type), tiles, a).bytes <= SHARED_BYTES ? LINEAR_SLICES : 1;
 }
 
+/* Of a's input. */
+static void prepare_tiles(cudaStream_t stream, const linear_args &a, cuda_tile *room) {
+  const linear_input &in = a.input;
+  rows_prepare(stream, {a.rows, in.x, in.weight, in.eps, a.columns, nullptr, room});
+}
+
 /* The blocks make their tiles themselves where they are few and have room; otherwise a kernel of its own
  * does. */
 static void int8_input(cudaStream_t stream, linear_args *a, ops_type type, int32_t tiles, cuda_tile *room) {
-  const linear_input in = a->input;
   const int32_t rows = tiles * CUDA_TILE_ROWS, row_blocks = (a->rows.bucket + rows - 1) / rows;
   const bool few = blocks_of(*a) * row_blocks <= FEW_GROUPS;
   if (few && linear_layout_of(linear_ring_bytes(type), tiles, *a).bytes <= SHARED_BYTES) return;
-  rows_prepare(stream, {a->rows, in.x, in.weight, in.eps, a->columns, nullptr, room});
+  prepare_tiles(stream, *a, room);
   a->input = {nullptr, nullptr, 0.0f, room};
 }
 
@@ -157,11 +162,6 @@ static bool plan_tiles(linear_args *a, ops_type type, int32_t blocks, cuda_tile 
   return planned;
 }
 
-static void prepare_tiles(cudaStream_t stream, const linear_args &a, cuda_tile *room) {
-  const linear_input &in = a.input;
-  rows_prepare(stream, {a.rows, in.x, in.weight, in.eps, a.columns, nullptr, room});
-}
-
 static bool launch_few(cudaStream_t stream, linear_args a, ops_type type) {
   stream_plan p;
   if (!plan_few(&a, type, smaller(a.groups, launch_processors()), &p)) return false;
@@ -216,16 +216,17 @@ static bool plan_wide(linear_args *a, ops_type type, wide_plan *p) {
 }
 
 static bool launch_wide(cudaStream_t stream, linear_args a, ops_type type, cuda_tile *room) {
-  const linear_input in = a.input;
   wide_plan p;
   if (!plan_wide(&a, type, &p)) return false;
+  prepare_tiles(stream, a, room);
   a.input = {nullptr, nullptr, 0.0f, room};
-  rows_prepare(stream, {a.rows, in.x, in.weight, in.eps, a.columns, nullptr, room});
   launch_early(linear_wide_kernel(type, p.tiles), dim3((unsigned)p.across, (unsigned)p.down),
                dim3((unsigned)(a.units / 2 * a.parts * DEVICE_LANES)),
                (size_t)linear_wide_layout_of(linear_wide_bytes(type), p.tiles, a).bytes, stream, a);
   return true;
 }
+
+/* --- int8, two types --- */
 
 /* Bytes of a block of weights of a group. */
 static int32_t block_bytes(ops_type type) {
@@ -274,6 +275,8 @@ static bool launch_pair(cudaStream_t stream, const linear_args of[2], const ops_
   return true;
 }
 
+/* --- int8: which of these --- */
+
 static void launch_int8(cudaStream_t stream, linear_args a, ops_type type, cuda_tile *room) {
   if (launch_wide(stream, a, type, room)) return;
   if (streams(a) && (launch_few(stream, a, type) || launch_tiles(stream, a, type, room))) return;
@@ -318,6 +321,17 @@ static linear_input input_of(const cuda_norm_source *norm, const cuda_act &x) {
   return {x.f32, nullptr, 0.0f, nullptr};
 }
 
+static linear_args args_of(cuda_rows rows, const cuda_norm_source *norm, const cuda_act &x,
+                           const cuda_weight &w) {
+  linear_args a = {};
+  a.rows = rows;
+  a.input = input_of(norm, x);
+  a.columns = x.columns;
+  a.parts = parts_of(w);
+  a.units = a.each = a.slices = 1;
+  return a;
+}
+
 /* Of the jobs, how many the first kernel takes: those of one type, whose sums have as many parts. */
 static int32_t jobs_alike(const cuda_linear_job *jobs, int32_t count) {
   int32_t n = 1;
@@ -334,8 +348,8 @@ void cuda_linear(cudaStream_t stream, cuda_rows rows, const cuda_linear_job *job
   assert(count <= CUDA_JOBS_MAX && (!store || count == sizeof roles / sizeof *roles));
   for (int32_t first = 0, n; first < count; first += n) {
     n = jobs_alike(jobs + first, count - first);
-    linear_args a = {
-        rows, input_of(norm, x), x.columns, parts_of(jobs[first].w), 1, 0, n, 1, 0, 0, 1, false, {}, {}, {}};
+    linear_args a = args_of(rows, norm, x, jobs[first].w);
+    a.matrices = n;
     if (store) a.store = *store;
     for (int32_t i = 0; i < n; i++) {
       const cuda_linear_job &job = jobs[first + i];
@@ -357,9 +371,10 @@ void cuda_linear(cudaStream_t stream, cuda_rows rows, const cuda_linear_job *job
 void cuda_linear_swiglu(cudaStream_t stream, cuda_rows rows, cuda_weight gate, cuda_weight up,
                         const cuda_norm_source *norm, cuda_act x, float *y) {
   assert(gate.type == up.type && gate.rows == up.rows && gate.columns == up.columns);
-  linear_args a = {
-      rows, input_of(norm, x), x.columns, parts_of(gate), 1, groups_of(gate), 2, 1, 0, 0, 1, true, {}, {},
-      {}};
+  linear_args a = args_of(rows, norm, x, gate);
+  a.groups = groups_of(gate);
+  a.matrices = 2;
+  a.swiglu = true;
   a.matrix[0] = matrix_of({gate, y, false, nullptr}, 0, LINEAR_PLAIN);
   a.matrix[1] = matrix_of({up, nullptr, false, nullptr}, 0, LINEAR_PLAIN);
   launch(stream, a, gate.type, x);

@@ -267,8 +267,8 @@ class Gpus(unittest.TestCase):
         self.assertEqual(gpu.asked[-1], ("synth:llama-3.1-8b:Q4_K", 2048, (1, 8, 16, 32, 64)))
 
     def test_what_fails_costs_its_own_rows(self):
-        rows = self.measured(FakeGpu("70b"))
-        self.assertIn("no memory", rows["share of the read rate, 70B Q4_K, a quarter"]["against"])
+        rows = self.measured(FakeGpu("qwen"))
+        self.assertIn("no memory", rows["share of the read rate, 1.5B Q4_K_M"]["against"])
         self.assertEqual(rows["share of the read rate, 8B Q8_0"]["ratio"], 0.5)
 
     def test_the_peer(self):

@@ -141,7 +141,11 @@ static void the_mixture_is_that_of_llama_cpp(void **state) {
   assert_int_equal(count_of(f, MODEL_Q, GGUF_Q4_K), 28);
   assert_int_equal(count_of(plain, MODEL_DOWN, GGUF_Q4_K), 28);
   assert_int_equal(count_of(part, MODEL_DOWN, GGUF_Q6_K), 13); /* of 80 layers: 0 to 9, 12, 15 and 18 */
-  assert_int_equal(model_file_tensor(f, MODEL_Q_BIAS, 27)->shape[0], 1536);
+  const gguf_tensor *bias = model_file_tensor(f, MODEL_Q_BIAS, 27),
+                    *norm = model_file_tensor(f, MODEL_FFN_NORM, 27);
+  assert_true(bias->shape[0] == 1536 && bias->bytes == 1536 * sizeof(float));
+  for (int32_t i = 0; i < 1536; i++)
+    assert_true(((const float *)bias->data)[i] == 0.0f && ((const float *)norm->data)[i] == 1.0f);
   model_file_close(f), model_file_close(plain), model_file_close(part);
 }
 

@@ -4,10 +4,13 @@
  * that no cache holds them. */
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/host_kernels.h"
-#include "kernels/cuda/weights.cuh"
+extern "C" {
+#include "kernels/cpu/pack_weights.h"
+}
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <vector>
 
@@ -28,22 +31,6 @@ template <class T> static T *take(size_t n) {
   T *p;
   ok(cudaMalloc((void **)&p, n * sizeof(T)), "cudaMalloc");
   return p;
-}
-
-static size_t packed_bytes(ops_type type, int32_t rows, int32_t columns) {
-  const size_t groups = (size_t)(rows + OPS_GROUP - 1) / OPS_GROUP;
-  switch (type) {
-  case OPS_Q4_1:
-    return groups * weights<OPS_Q4_1>::group_bytes(columns);
-  case OPS_Q8_0:
-    return groups * weights<OPS_Q8_0>::group_bytes(columns);
-  case OPS_Q4_K:
-    return groups * weights<OPS_Q4_K>::group_bytes(columns);
-  case OPS_Q6_K:
-    return groups * weights<OPS_Q6_K>::group_bytes(columns);
-  default:
-    return groups * weights<OPS_F16>::group_bytes(columns);
-  }
 }
 
 /* Microseconds of what `body` puts into the stream: the fastest of some replays. */
@@ -76,7 +63,7 @@ static double graph_us(const std::function<void()> &body) {
 struct room {
   uint8_t *weights;
   float *x, *y, *norm;
-  cuda_tile *tiles;
+  cuda_bf16_tile *tiles; /* the larger ones */
   cuda_batch *batch;
 };
 
@@ -87,12 +74,16 @@ static room take_room() {
             take<float>((size_t)ROWS_MAX * WIDEST),
             take<float>((size_t)ROWS_MAX * LONGEST),
             take<float>(WIDEST),
-            take<cuda_tile>((size_t)cuda_tile_rows(ROWS_MAX) * WIDEST / OPS_BLOCK),
+            take<cuda_bf16_tile>((size_t)cuda_tile_rows(ROWS_MAX) * WIDEST / OPS_BLOCK),
             take<cuda_batch>(1)};
   ok(cudaMemset(r.weights, 0x11, WEIGHT_BYTES), "memset");
   ok(cudaMemset(r.x, 0, (size_t)ROWS_MAX * WIDEST * sizeof(float)), "memset");
   ok(cudaMemset(r.norm, 0, WIDEST * sizeof(float)), "memset");
   return r;
+}
+
+static cuda_act act_of(const room &r, float *x, int32_t columns) {
+  return {x, (cuda_tile *)(void *)r.tiles, columns, true};
 }
 
 static cuda_rows rows_of(const room &r, int32_t rows) {
@@ -104,7 +95,7 @@ static cuda_rows rows_of(const room &r, int32_t rows) {
 
 /* Weights one after the other, and from the beginning again where memory ends. */
 static cuda_weight next_weight(const room &r, size_t *at, ops_type type, int32_t rows, int32_t columns) {
-  const size_t bytes = packed_bytes(type, rows, columns);
+  const size_t bytes = cpu_packed_bytes(type, rows, columns);
   if (*at + bytes > WEIGHT_BYTES) *at = 0;
   const cuda_weight w = {type, rows, columns, r.weights + *at};
   *at += (bytes + 255) / 256 * 256;
@@ -113,16 +104,16 @@ static cuda_weight next_weight(const room &r, size_t *at, ops_type type, int32_t
 
 static void measure(const room &r, ops_type type, const char *name, int32_t outputs, int32_t columns,
                     bool norm) {
-  const size_t bytes = packed_bytes(type, outputs, columns);
+  const size_t bytes = cpu_packed_bytes(type, outputs, columns);
   printf("%-5s %6d x %5d %s", name, (int)outputs, (int)columns, norm ? "norm" : "    ");
-  for (int32_t count : {1, 4, 8, 16, 64}) {
+  for (int32_t count : {1, 4, 8, 16, 32, 64}) {
     const cuda_rows rows = rows_of(r, count);
     const cuda_norm_source from = {r.x, r.norm, 1e-5f};
     size_t at = 0;
     double us = graph_us([&] {
       for (int i = 0; i < LAUNCHES; i++) {
         const cuda_linear_job job = {next_weight(r, &at, type, outputs, columns), r.y, false, nullptr};
-        cuda_linear(stream, rows, &job, 1, norm ? &from : nullptr, nullptr, {r.x, r.tiles, columns});
+        cuda_linear(stream, rows, &job, 1, norm ? &from : nullptr, nullptr, act_of(r, r.x, columns));
       }
     });
     printf("  %4d: %7.2f us %5.0f GB/s", (int)count, us / LAUNCHES, (double)bytes / (us / LAUNCHES) / 1e3);
@@ -141,14 +132,16 @@ static const shape shapes[] = {{"135M Q4_1", 576, 192, 1536, 30, 49152, OPS_Q4_1
                                {"135M Q8_0", 576, 192, 1536, 30, 49152, OPS_Q8_0, OPS_Q8_0, OPS_Q8_0},
                                {"1.5B Q4_K_M", 1536, 256, 8960, 28, 151936, OPS_Q4_K, OPS_Q6_K, OPS_Q6_K},
                                {"8B Q4_K", 4096, 1024, 14336, 32, 128256, OPS_Q4_K, OPS_Q4_K, OPS_Q4_K},
-                               {"8B Q8_0", 4096, 1024, 14336, 32, 128256, OPS_Q8_0, OPS_Q8_0, OPS_Q8_0}};
+                               {"8B Q8_0", 4096, 1024, 14336, 32, 128256, OPS_Q8_0, OPS_Q8_0, OPS_Q8_0},
+                               {"1B BF16", 2048, 512, 8192, 16, 128256, OPS_BF16, OPS_BF16, OPS_BF16},
+                               {"8B BF16", 4096, 1024, 14336, 32, 128256, OPS_BF16, OPS_BF16, OPS_BF16}};
 
 /* Puts a model's linears into the stream; returns the bytes of their weights. */
 static size_t put_model(const room &r, const shape &s, cuda_rows rows) {
   const cuda_norm_source norm = {r.x, r.norm, 1e-5f};
   size_t at = 0, bytes = 0;
   auto weight = [&](ops_type type, int32_t outputs, int32_t columns) {
-    bytes += packed_bytes(type, outputs, columns);
+    bytes += cpu_packed_bytes(type, outputs, columns);
     return next_weight(r, &at, type, outputs, columns);
   };
   for (int32_t l = 0; l < s.layers; l++) {
@@ -156,22 +149,22 @@ static size_t put_model(const room &r, const shape &s, cuda_rows rows) {
     const cuda_linear_job qkv[3] = {{weight(s.most, s.wide, s.wide), r.y, false, nullptr},
                                     {weight(s.most, s.keys, s.wide), r.y, false, nullptr},
                                     {weight(other, s.keys, s.wide), r.y, false, nullptr}};
-    cuda_linear(stream, rows, qkv, 3, &norm, nullptr, {r.y, r.tiles, s.wide});
+    cuda_linear(stream, rows, qkv, 3, &norm, nullptr, act_of(r, r.y, s.wide));
     const cuda_linear_job o = {weight(s.most, s.wide, s.wide), r.x, true, nullptr};
-    cuda_linear(stream, rows, &o, 1, nullptr, nullptr, {r.y, r.tiles, s.wide});
+    cuda_linear(stream, rows, &o, 1, nullptr, nullptr, act_of(r, r.y, s.wide));
     const cuda_weight gate = weight(s.most, s.inner, s.wide), up = weight(s.most, s.inner, s.wide);
-    cuda_linear_swiglu(stream, rows, gate, up, &norm, {r.y, r.tiles, s.wide}, r.y);
+    cuda_linear_swiglu(stream, rows, gate, up, &norm, act_of(r, r.y, s.wide), r.y);
     const cuda_linear_job down = {weight(other, s.wide, s.inner), r.x, true, nullptr};
-    cuda_linear(stream, rows, &down, 1, nullptr, nullptr, {r.y, r.tiles, s.inner});
+    cuda_linear(stream, rows, &down, 1, nullptr, nullptr, act_of(r, r.y, s.inner));
   }
   const cuda_linear_job head = {weight(s.head, s.vocabulary, s.wide), r.y, false, nullptr};
-  cuda_linear(stream, rows, &head, 1, &norm, nullptr, {r.y, r.tiles, s.wide});
+  cuda_linear(stream, rows, &head, 1, &norm, nullptr, act_of(r, r.y, s.wide));
   return bytes;
 }
 
 static void measure_model(const room &r, const shape &s, double read_gb_s) {
   printf("%-11s linears, us (share of the read rate):", s.name);
-  for (int32_t count : {1, 2, 4, 8, 16, 64}) {
+  for (int32_t count : {1, 2, 4, 8, 16, 32, 64}) {
     const cuda_rows rows = rows_of(r, count);
     size_t bytes = 0;
     double us = graph_us([&] { bytes = put_model(r, s, rows); });
@@ -191,18 +184,26 @@ static double read_rate(const room &r) {
   return 4.0 * WEIGHT_BYTES / us / 1e3;
 }
 
-int main(void) {
+/* bench_cuda_linear [TYPE]: only shapes and linears whose name ends so. */
+int main(int argc, char **argv) {
+  const char *only = argc > 1 ? argv[1] : "";
+  auto wanted = [&](const char *name) {
+    const size_t n = strlen(name), ends = strlen(only);
+    return n >= ends && strcmp(name + n - ends, only) == 0;
+  };
   ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   const room r = take_room();
   const struct {
     ops_type type;
     const char *name;
   } types[] = {
-      {OPS_Q4_1, "Q4_1"}, {OPS_Q8_0, "Q8_0"}, {OPS_Q4_K, "Q4_K"}, {OPS_Q6_K, "Q6_K"}, {OPS_F16, "F16"}};
+      {OPS_Q4_1, "Q4_1"}, {OPS_Q8_0, "Q8_0"}, {OPS_Q4_K, "Q4_K"}, {OPS_Q6_K, "Q6_K"}, {OPS_BF16, "BF16"}};
   const double rate = read_rate(r);
   printf("memory is read at %.0f GB/s\n", rate);
-  for (const shape &s : shapes) measure_model(r, s, rate);
+  for (const shape &s : shapes)
+    if (wanted(s.name)) measure_model(r, s, rate);
   for (const auto &t : types) {
+    if (!wanted(t.name)) continue;
     if (t.type != OPS_Q4_K && t.type != OPS_Q6_K) {
       measure(r, t.type, t.name, 576, 576, false);
       measure(r, t.type, t.name, 960, 576, true);

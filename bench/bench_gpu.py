@@ -31,11 +31,14 @@ SHARES = {
     "1.5B Q4_K_M": ("synth:qwen2.5-1.5b", 0.35, 0.55),
     "8B Q4_K": ("synth:llama-3.1-8b:Q4_K", 0.55, 0.75),
     "8B Q8_0": ("synth:llama-3.1-8b:Q8_0", 0.6, 0.8),
+    "8B BF16": ("synth:llama-3.1-8b:BF16", 0.72, 0.84),
     "70B Q4_K, a quarter": ("synth:70b-quarter:Q4_K", None, None),
 }
-WIDE = "8B Q4_K"
-# rows: hold and reach of their step over one row's
-WIDTHS = {8: (1.15, 1.05), 16: (1.3, 1.1), 32: (1.7, 1.3), 64: (2.6, 2)}
+# name of SHARES: {rows: hold and reach of their step over one row's}
+WIDTHS = {
+    "8B Q4_K": {8: (1.15, 1.05), 16: (1.3, 1.1), 32: (1.7, 1.3), 64: (2.6, 2)},
+    "8B BF16": {8: (1.08, 1.04), 16: (1.1, 1.05), 32: (1.18, 1.1), 64: (1.35, 1.2)},
+}
 DECODES, PROMPTS = "plain decode over llama.cpp's", f"prompt of {PROMPT:,} tokens over llama.cpp's"
 
 
@@ -43,14 +46,15 @@ def share_row(name):
     return f"share of the read rate, {name}"
 
 
-def width_row(rows):
-    return f"{WIDE}, {rows} rows over one"
+def width_row(name, rows):
+    return f"{name}, {rows} rows over one"
 
 
 def make_gpu_rows():
     rows = {share_row(name): least(hold, reach, "us") if hold else reported("us")
             for name, (_, hold, reach) in SHARES.items()}
-    rows.update({width_row(n): most(hold, reach, "us") for n, (hold, reach) in WIDTHS.items()})
+    rows.update({width_row(name, n): most(hold, reach, "us")
+                 for name, widths in WIDTHS.items() for n, (hold, reach) in widths.items()})
     rows[DECODES] = least(2.5, 4)
     rows[PROMPTS] = least(1, 1.5)
     return rows
@@ -95,10 +99,11 @@ def measure_share(gpu, table, name):
     table.set(share_row(name), us[1], against, weights / (us[1] * 1000) / read)
 
 
-def measure_widths(gpu, table):
-    us, *_ = gpu.steps(SHARES[WIDE][0], FAR_CONTEXT, (1, *WIDTHS))
-    for n in WIDTHS:
-        table.set(width_row(n), us[n], f"one row {us[1]:.0f} us, after {FAR_CONTEXT} tokens", us[n] / us[1])
+def measure_widths(gpu, table, name):
+    us, *_ = gpu.steps(SHARES[name][0], FAR_CONTEXT, (1, *WIDTHS[name]))
+    for n in WIDTHS[name]:
+        table.set(width_row(name, n), us[n], f"one row {us[1]:.0f} us, after {FAR_CONTEXT} tokens",
+                  us[n] / us[1])
 
 
 def measure_peer(gpu, table, peer, turns):
@@ -118,8 +123,9 @@ def measure(gpu, table, peer, turns):
     for name in SHARES:
         with table.only(share_row(name)):
             measure_share(gpu, table, name)
-    with table.only(*map(width_row, WIDTHS)):
-        measure_widths(gpu, table)
+    for name, widths in WIDTHS.items():
+        with table.only(*(width_row(name, n) for n in widths)):
+            measure_widths(gpu, table, name)
     with table.only(DECODES, PROMPTS):
         if not peer:
             raise Failure("no peer: bench/get_peer.sh --cuda DIR, then --peer DIR --model FILE")

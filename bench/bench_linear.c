@@ -88,7 +88,8 @@ int main(int argc, char **argv) {
   if (b.threads < 1 || b.threads > OPS_THREADS_MAX || b.context < 1 || b.repetitions < 1 ||
       b.repetitions > REPETITIONS_MAX)
     return fail("usage: bench_linear MODEL THREADS CONTEXT REPETITIONS");
-  int rc = step_open(&b.step, argv[1], step_device(), b.threads, b.context, STEP_STATIC, NULL, 0, &e);
+  int rc = step_open(&b.step, argv[1], step_device(), MODEL_MATH_AUTO, b.threads, b.context, STEP_STATIC,
+                     NULL, 0, &e);
   if (rc != ERR_OK) {
     step_close(&b.step);
     return fail(e.text);

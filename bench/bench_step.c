@@ -81,8 +81,8 @@ int main(int argc, char **argv) {
   step_layout layout = getenv("BENCH_SCATTERED") ? STEP_SCATTERED : STEP_STATIC;
   if (!read_arguments(&b, argc, argv))
     return fail("usage: bench_step MODEL THREADS CONTEXT REPETITIONS ITEM... (N, seq:N, prompt:N, decode:N)");
-  int rc =
-      step_open(&b.step, argv[1], step_device(), b.threads, b.context, layout, b.items, b.item_count, &e);
+  int rc = step_open(&b.step, argv[1], step_device(), MODEL_MATH_AUTO, b.threads, b.context, layout, b.items,
+                     b.item_count, &e);
   b.step.no_copy = getenv("BENCH_NO_COPY") != NULL;
   if (rc != ERR_OK) {
     step_close(&b.step);

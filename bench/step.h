@@ -39,10 +39,10 @@ typedef struct step_bench {
   int32_t tokens[STEP_ROWS_MAX], parents[STEP_ROWS_MAX], path[STEP_ROWS_MAX];
 } step_bench;
 
-/* Opens the model with int8 math on the named device, with as many caches as the items need, and fills them.
- * step_close also after an error. */
-int step_open(step_bench *b, const char *path, const char *name, int32_t threads, int32_t context,
-              step_layout layout, const step_item *items, int32_t count, err *e);
+/* Opens the model on the named device, with math as model_math has it, with as many caches as the items need,
+ * and fills them. step_close also after an error. */
+int step_open(step_bench *b, const char *path, const char *name, int32_t math, int32_t threads,
+              int32_t context, step_layout layout, const step_item *items, int32_t count, err *e);
 /* For programs without a flag for it: the environment's TANDEM_TEST_DEVICE, or the processors' best. */
 const char *step_device(void);
 void step_close(step_bench *b);

@@ -318,8 +318,8 @@ static int fail(int status, const char *why) {
 
 static int run_step(bench *b) {
   err e = {0};
-  int rc = step_open(&b->step, b->flags.given.model, b->flags.given.device, b->flags.given.threads,
-                     b->flags.given.context, STEP_STATIC, NULL, 0, &e);
+  int rc = step_open(&b->step, b->flags.given.model, b->flags.given.device, b->flags.given.math,
+                     b->flags.given.threads, b->flags.given.context, STEP_STATIC, NULL, 0, &e);
   if (rc != ERR_OK) return fail(program_exit_of_file(rc), e.text);
   if (!measure_machine(b)) return fail(STATUS_FAILED, "no memory or threads to measure the machine with");
   rc = measure(b);

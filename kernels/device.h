@@ -200,5 +200,5 @@ struct device {
  * known ones), ERR_UNSUPPORTED (this machine cannot; says what it lacks), ERR_NOMEM. */
 int device_open(device **out, const char *name, const device_options *o, mem *m, err *e);
 
-/* "int8", "f32": the class of the bits. */
+/* "f32", "int8", "bf16-t25": the class of the bits. */
 const char *device_numerics(const device *d);

@@ -2,13 +2,13 @@
  * the ops themselves.
  *
  * Bits. An output is one sum in one order, fixed by the weight's shape and the row's logical position; never
- * by the number of rows, the other rows, threads or processors. Every device of one numerics class ("int8",
- * "f32") computes, bit for bit, numerics version OPS_NUMERICS_VERSION:
+ * by the number of rows, the other rows, threads or processors. Every device of one numerics class ("f32",
+ * "int8", "bf16-t25") computes, bit for bit, numerics version OPS_NUMERICS_VERSION:
  * - linear: the inputs come in B blocks of OPS_BLOCK (the last one may be short, in f32 math alone). A weight
  *   of at most OPS_PARTED_OUTPUTS rows and at least OPS_PARTED_INPUTS columns sums them in four parts: part i
  *   is blocks [i B / 4, (i + 1) B / 4), rounded down, a chain that starts at zero; then (p0 + p1) + (p2 +
  *   p3). Any other weight sums one chain. A chain's blocks are ascending:
- * - quantised weight and activations (int8):
+ * - quantised weight and activations (int8, bf16-t25):
  *   acc = fma(D * dx, (float)isum, acc), isum an exact integer, then with minima a second step. S is the
  *   block's sum of q * q8, Sa and Sb those of its first and last 16, Ha and Hb these halves' sums of q8:
  *   Q4_0 Q5_0 Q8_0 IQ4_NL: D = d, isum = S; q = nibble - 8, five bits - 16, int8, the table's number
@@ -18,6 +18,8 @@
  *   Q2_K: D = d, isum as Q3_K's, q = two bits; then acc = fma(-(dmin * dx), (float)msum, acc), where
  *     msum = minimum_a * Ha + minimum_b * Hb
  *   An input that is no number or infinite makes dx so, and thereby every output of its row
+ * - BF16 weight of whole blocks (bf16-t25): the inputs are rounded to bf16, and TENSOR_STEP of them at a time
+ *   are added as a tensor core does it (kernels/cpu/tensor_step.h)
  * - otherwise: acc = fma(w[k], x[k], acc), k ascending, w dequantised in f32: D * q, with
  *   D = d * scale where there are sub-scales, and with minima fma(D, q, m) or fma(D, q, -(dmin * minimum));
  *   the products are exact
@@ -76,7 +78,7 @@ typedef enum {
   OPS_TYPE_COUNT
 } ops_type;
 
-typedef enum { OPS_MATH_F32, OPS_MATH_INT8 } ops_math;
+typedef enum { OPS_MATH_F32, OPS_MATH_INT8, OPS_MATH_BF16, OPS_MATH_COUNT } ops_math;
 
 /* What a forward says at its end. */
 typedef enum {

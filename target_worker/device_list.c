@@ -15,7 +15,7 @@ static bool names(const char *wanted, const char *name) {
 
 /* Opens the device, and tries it if that was asked for. */
 static int try_device(const target_arguments *a, const char *name, uint64_t *took_us, err *e) {
-  const device_options o = {.math = a->given.math, .threads = a->given.threads};
+  const device_options o = {.math = model_math(a->given.math, NULL, name), .threads = a->given.threads};
   device *d;
   int rc = device_open(&d, name, &o, NULL, e);
   if (rc != ERR_OK) return rc;

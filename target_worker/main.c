@@ -205,7 +205,8 @@ static void close_all(program *p) {
 
 /* --- main --- */
 
-static int print_version(ops_math math) {
+static int print_version(const flag_values *a) {
+  const ops_math math = model_math(a->math, NULL, a->device);
   worker_program_print_version("tandem-target");
   printf("numerics %s\n", model_numerics_id(math, target_model_kv_type(math)));
   return STATUS_OK;
@@ -242,7 +243,7 @@ int main(int argc, char **argv) {
   p.arguments = target_arguments_parse(argc, argv);
   const flag_values *a = &p.arguments.given;
   p.log = (logger){"tandem-target", a->log};
-  if (a->version) return print_version(p.arguments.given.math);
+  if (a->version) return print_version(a);
   if (p.arguments.given.list_devices || p.arguments.given.self_test) return device_list_print(&p.arguments);
   if (!worker_program_complete(a, true, &p.log)) return STATUS_USAGE;
   int code = run(&p);

@@ -8,7 +8,8 @@
 #define TARGET_FAULT_VARIABLE "TANDEM_FAULT" /* of the environment, for tests */
 
 typedef struct target_arguments {
-  flag_values given; /* context 0: the model's own, at most 4096; device is never NULL; math: an ops_math */
+  flag_values
+      given; /* context 0: the model's own, at most 4096; device is never NULL; math: as model_math has it */
   int32_t pin[CPUS_MAX], pin_count;
 } target_arguments;
 

@@ -111,9 +111,17 @@ const char *model_numerics_id(ops_math math, kv_type type) {
 #define NUMERICS_ID(math, type) math "/kv-" type "/" OPS_NUMERICS_VERSION
   static const char *const ids[][KV_TYPES] = {
       [OPS_MATH_F32] = {[KV_F32] = NUMERICS_ID("f32", "f32"), [KV_F16] = NUMERICS_ID("f32", "f16")},
-      [OPS_MATH_INT8] = {[KV_F32] = NUMERICS_ID("int8", "f32"), [KV_F16] = NUMERICS_ID("int8", "f16")}};
+      [OPS_MATH_INT8] = {[KV_F32] = NUMERICS_ID("int8", "f32"), [KV_F16] = NUMERICS_ID("int8", "f16")},
+      [OPS_MATH_BF16] = {
+          [KV_F32] = NUMERICS_ID("bf16-t25", "f32"), [KV_F16] = NUMERICS_ID("bf16-t25", "f16")}};
 #undef NUMERICS_ID
   return ids[math][type];
+}
+
+ops_math model_math(int32_t wanted, const model_file *f, const char *device_name) {
+  if (wanted != MODEL_MATH_AUTO) return (ops_math)wanted;
+  const bool gpu = strncmp(device_name, "cuda", strlen("cuda")) == 0;
+  return gpu && f && model_file_tensor(f, MODEL_UP, 0)->type == GGUF_BF16 ? OPS_MATH_BF16 : OPS_MATH_INT8;
 }
 
 static int open_parts(model *m, const model_file *f, const model_options *o, err *e) {

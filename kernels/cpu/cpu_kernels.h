@@ -17,8 +17,8 @@ typedef struct cpu_total {
   int16_t first, last;
 } cpu_total;
 
-/* Activations: f32 [rows][columns] and, where q8 is not NULL, their int8 form by blocks of OPS_BLOCK. The op
- * that writes them fills both. */
+/* Activations: f32 [rows][columns] and, where they are not NULL, their int8 form by blocks of OPS_BLOCK and
+ * their bf16 form. The op that writes them fills all. */
 typedef struct device_act {
   int32_t columns;
   float *f32;       /* [rows][columns] */
@@ -27,6 +27,7 @@ typedef struct device_act {
   float *sum;       /* [rows][columns / OPS_BLOCK]: scale * total.all */
   cpu_total *total; /* [rows][columns / OPS_BLOCK] */
   int32_t rows;     /* that there is room for */
+  uint16_t *bf16;   /* [rows][columns] the same rounded to bf16; NULL: not of class bf16-t25 */
 } cpu_act;
 
 /* Where OPS_TILE rows of a sequence lie. */
@@ -202,6 +203,7 @@ typedef struct cpu_kernels {
   int32_t rows_max;                        /* of a linear kernel, <= CPU_ROWS_MAX */
   cpu_linear *linear_int8[OPS_TYPE_COUNT]; /* NULL: the type is not quantised, use linear_f32 */
   cpu_linear *linear_f32[OPS_TYPE_COUNT];
+  cpu_linear *linear_step; /* of BF16 weights and activations in bf16 */
   void (*norm)(float *y, const float *x, const float *w, int32_t n, float eps);
   /* One row of n inputs, a multiple of OPS_BLOCK. */
   void (*quantize)(int8_t *q, float *scale, float *sum, cpu_total *total, const float *x, int32_t n);

@@ -27,6 +27,7 @@ int32_t cpu_group_count(const cpu_weight *w) {
 }
 
 static cpu_linear *linear_kernel(const cpu_kernels *k, const cpu_act *x, ops_type type) {
+  if (x->bf16 && type == OPS_BF16) return k->linear_step;
   cpu_linear *quantised = x->q8 ? k->linear_int8[type] : NULL;
   return quantised ? quantised : k->linear_f32[type];
 }

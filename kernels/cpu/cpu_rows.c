@@ -1,6 +1,7 @@
 /* cpu_rows.c - ops of one row at a time: embed, norm and the int8 form of activations. A row is a chunk; who
  * writes activations writes their int8 form. */
 #include "kernels/cpu/device_cpu.h"
+#include "kernels/cpu/tensor_step.h"
 
 #include <assert.h>
 #include <string.h>
@@ -32,6 +33,7 @@ void cpu_quantize_part(const cpu_kernels *k, cpu_act *x, int32_t row, int32_t fi
   if (!x->q8) return;
   size_t at = (size_t)row * (size_t)x->columns + (size_t)first, block = at / OPS_BLOCK;
   k->quantize(x->q8 + at, x->scale + block, x->sum + block, x->total + block, x->f32 + at, count);
+  for (size_t i = at; x->bf16 && i < at + (size_t)count; i++) x->bf16[i] = tensor_bf16(x->f32[i]);
 }
 
 typedef struct quantize_job {

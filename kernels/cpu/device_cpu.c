@@ -113,7 +113,7 @@ static size_t aligned(size_t bytes) {
 }
 
 /* Parts one after the other; with base NULL it only counts bytes. */
-static size_t lay_out(cpu_act *a, uint8_t *base, bool int8) {
+static size_t lay_out(cpu_act *a, uint8_t *base, bool int8, bool bf16) {
   size_t n = (size_t)a->rows * (size_t)a->columns, blocks = n / OPS_BLOCK, at = aligned(n * sizeof(float));
   a->f32 = (float *)(void *)base;
   if (!int8) return at;
@@ -123,27 +123,28 @@ static size_t lay_out(cpu_act *a, uint8_t *base, bool int8) {
   } parts[] = {{(void **)&a->q8, n},
                {(void **)&a->scale, blocks * sizeof(float)},
                {(void **)&a->sum, blocks * sizeof(float)},
-               {(void **)&a->total, blocks * sizeof(cpu_total)}};
+               {(void **)&a->total, blocks * sizeof(cpu_total)},
+               {(void **)&a->bf16, bf16 ? n * sizeof(uint16_t) : 0}};
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-    if (base) *parts[i].part = base + at;
+    if (base && parts[i].bytes > 0) *parts[i].part = base + at;
     at += aligned(parts[i].bytes);
   }
   return at;
 }
 
-/* The int8 form is taken only where a quantised weight can read it. */
+/* Other forms are taken only where a weight can read them. */
 static device_act *act_take(device *d, int32_t rows, int32_t columns, bool input) {
   cpu_device *c = cpu_of(d);
   assert(!c->running && rows > 0 && columns > 0);
-  bool int8 = input && d->math == OPS_MATH_INT8 && columns % OPS_BLOCK == 0;
+  bool int8 = input && d->math != OPS_MATH_F32 && columns % OPS_BLOCK == 0, bf16 = d->math == OPS_MATH_BF16;
   act_box *box = mem_alloc(c->mem, MEM_GENERAL, sizeof *box);
   if (!box) return NULL;
   box->act = (cpu_act){.rows = rows, .columns = columns};
-  if (!cpu_buffer_take(c, &box->memory, MEM_ACTIVATIONS, lay_out(&box->act, NULL, int8))) {
+  if (!cpu_buffer_take(c, &box->memory, MEM_ACTIVATIONS, lay_out(&box->act, NULL, int8, bf16))) {
     mem_free(box);
     return NULL;
   }
-  lay_out(&box->act, box->memory.data, int8);
+  lay_out(&box->act, box->memory.data, int8, bf16);
   return &box->act;
 }
 

@@ -3,6 +3,7 @@
 #include "kernels/cpu/rank.h"
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/linear_avx512.h"
+#include "kernels/cpu/linear_step.h"
 #include "kernels/cpu/math_avx512.h"
 #include "kernels/cpu/row_ops_avx2.h"
 #include "kernels/cpu/row_ops_c.h"
@@ -101,6 +102,7 @@ const cpu_kernels cpu_kernels_avx512 = {
                    [OPS_F16] = cpu_linear_f16_avx512,
                    [OPS_BF16] = cpu_linear_bf16_avx512,
                    CPU_FORMATS(F32_KERNEL)},
+    .linear_step = cpu_linear_step_avx512,
     .norm = cpu_norm_avx2,
     .quantize = quantize_avx512,
     .rope = cpu_rope_avx2,

@@ -3,6 +3,7 @@
 #include "kernels/cpu/rank.h"
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/linear_avx2.h"
+#include "kernels/cpu/linear_step.h"
 #include "kernels/cpu/row_ops_avx2.h"
 
 #define INT8_KERNEL(name, TYPE, ...) [OPS_##TYPE] = cpu_linear_##name##_int8_avx_vnni,
@@ -15,6 +16,7 @@ const cpu_kernels cpu_kernels_avx_vnni = {
                    [OPS_F16] = cpu_linear_f16_avx2,
                    [OPS_BF16] = cpu_linear_bf16_avx2,
                    CPU_FORMATS(F32_KERNEL)},
+    .linear_step = cpu_linear_step_avx2,
     .norm = cpu_norm_avx2,
     .quantize = cpu_quantize_avx2,
     .rope = cpu_rope_avx2,

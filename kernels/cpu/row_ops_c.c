@@ -3,6 +3,7 @@
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/cpu_math.h"
 #include "kernels/cpu/linear_c.h"
+#include "kernels/cpu/linear_step.h"
 
 #include <assert.h>
 
@@ -184,6 +185,7 @@ const cpu_kernels cpu_kernels_c = {
                    [OPS_F16] = cpu_linear_f16_c,
                    [OPS_BF16] = cpu_linear_bf16_c,
                    CPU_FORMATS(F32_KERNEL)},
+    .linear_step = cpu_linear_step_c,
     .norm = cpu_norm_c,
     .quantize = cpu_quantize_c,
     .rope = cpu_rope_c,

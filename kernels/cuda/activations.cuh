@@ -1,4 +1,4 @@
-/* activations.cuh - norms, and the int8 form of activations, by all threads of a block. */
+/* activations.cuh - norms, and the int8 and bf16 forms of activations, by all threads of a block. */
 #pragma once
 
 #include "kernels/cuda/cuda_kernels.h"
@@ -126,8 +126,10 @@ DEVICE_CODE activation_part activation_quantize(const float v[8]) {
 struct activation_tiles {
   cuda_tile *tiles;
   int32_t blocks, first;
-  /* Thread `quarter` of the four puts its share of a block of a row. */
-  DEVICE_CODE void put(int32_t row, int32_t block, int32_t quarter, const activation_part &p) const {
+  /* Thread `quarter` of the four puts its share of a block of a row, if it is there. */
+  DEVICE_CODE void put(bool there, int32_t row, int32_t block, int32_t quarter, const float v[8]) const {
+    const activation_part p = activation_quantize(v);
+    if (!there) return;
     const int32_t to = first + row, at = to % CUDA_TILE_ROWS;
     cuda_tile *tile = tiles + (size_t)(to / CUDA_TILE_ROWS) * (size_t)blocks + block;
     int32_t *q = tile->q[at] + quarter % 2 * 4 + quarter / 2;
@@ -140,6 +142,24 @@ struct activation_tiles {
     }
   }
 };
+
+/* --- the bf16 form --- */
+
+struct activation_bf16_tiles { /* as activation_tiles */
+  cuda_bf16_tile *tiles;
+  int32_t blocks, first;
+  DEVICE_CODE void put(bool there, int32_t row, int32_t block, int32_t quarter, const float v[8]) const {
+    const int32_t to = first + row;
+    cuda_bf16_tile *tile = tiles + (size_t)(to / CUDA_TILE_ROWS) * (size_t)blocks + block;
+    static_assert(ACTIVATION_EACH == CUDA_BF16_CHUNK, "a thread has a chunk");
+    if (there)
+      device_store(tile->words[quarter][to % CUDA_TILE_ROWS],
+                   uint4{device_bf16_pair(v[0], v[1]), device_bf16_pair(v[2], v[3]),
+                         device_bf16_pair(v[4], v[5]), device_bf16_pair(v[6], v[7])});
+  }
+};
+
+/* --- the forms of rows, by all threads of a block --- */
 
 /* Which chunks a warp makes: first that of `row` and `chunk`, then every `rows_on` rows and `chunks_on`
  * chunks further. It divides, and so a kernel asks for it before it waits. */
@@ -215,7 +235,7 @@ DEVICE_CODE void activation_sums(const activation_rows &r, activation_walk w, co
   }
 }
 
-/* The int8 form of the rows. sums: room for [count][activation_sums_row], aligned to 16 bytes, if there is a
+/* Another form of the rows. sums: room for [count][activation_sums_row], aligned to 16 bytes, if there is a
  * norm. The threads meet at the end. */
 template <class TO>
 DEVICE_CODE void activation_forms(const activation_rows &r, activation_walk w, activation_early early,
@@ -244,8 +264,7 @@ DEVICE_CODE void activation_forms(const activation_rows &r, activation_walk w, a
       for (int32_t i = 0; i < ACTIVATION_EACH; i++) v[i] = v[i] * scale * early.weight[i];
       if (w.row < r.count) activation_load_weight(r, w, early.weight);
     }
-    const activation_part p = activation_quantize(v);
-    if (at < r.columns) forms.put(row, at / OPS_BLOCK, lane % 4, p);
+    forms.put(at < r.columns, row, at / OPS_BLOCK, lane % 4, v);
   }
   __syncthreads();
 }

@@ -56,12 +56,21 @@ typedef struct cuda_tile {
   int16_t halves[CUDA_TILE_ROWS][2];  /* the sums of the first and the last half of q */
 } cuda_tile;
 
+#define CUDA_BF16_CHUNK 8 /* inputs of a row that lie side by side */
+
+/* The bf16 form of the same activations, [chunks][rows][CUDA_BF16_CHUNK]: a word has inputs 2 j and 2 j + 1
+ * of a chunk. */
+typedef struct cuda_bf16_tile {
+  uint32_t words[OPS_BLOCK / CUDA_BF16_CHUNK][CUDA_TILE_ROWS][CUDA_BF16_CHUNK / 2];
+} cuda_bf16_tile;
+
 /* What a linear reads. tiles NULL: f32 math. Otherwise they are the linear's own memory, which it fills with
- * the int8 form of f32 where it needs it: whoever writes f32 leaves them alone. */
+ * the int8 or bf16 form of f32 where it needs it: whoever writes f32 leaves them alone. */
 typedef struct cuda_act {
   float *f32;       /* [rows][columns] */
   cuda_tile *tiles; /* [cuda_tile_rows(rows)][columns / OPS_BLOCK], or NULL */
   int32_t columns;
+  bool bf16; /* of class bf16-t25: the tiles have room for as many cuda_bf16_tile, which are larger */
 } cuda_act;
 
 PORTABLE int32_t cuda_tile_rows(int32_t rows) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/cpu_math.h"
+#include "kernels/cpu/tensor_step.h"
 #include "kernels/cuda/shim.h"
 
 #define DEVICE_CODE __device__ __forceinline__
@@ -184,6 +185,59 @@ DEVICE_CODE void device_multiply_32(int32_t c[4], const uint32_t a[4], const uin
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
   shim::multiply_bytes(c, a, b, 2, SIGNED);
+#endif
+}
+
+/* The same of pairs of bf16, a word each: rows of 16 inputs, of which word j has 2 j and 2 j + 1. c is an
+ * f32, to which the products are added as tensor_step does it (on compute capability 9.0). */
+DEVICE_CODE void device_multiply_bf16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+#ifdef __CUDACC__
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+               "{%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+  const uint32_t b[2] = {b0, b1};
+  shim::multiply_bf16(c, a, b);
+#endif
+}
+
+/* Four matrices of 8 x 8 words of 16 bits in shared memory, turned: lane 8 i + k gives where the eight
+ * columns of row k of matrix i lie, side by side and aligned to 16 bytes. Lane 4 g + j gets column g of rows
+ * 2 j and 2 j + 1 of each. */
+DEVICE_CODE void device_load_turned(uint32_t to[4], const void *row) {
+#ifdef __CUDACC__
+  const unsigned at = (unsigned)__cvta_generic_to_shared(row);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(at)
+               : "memory");
+#else
+  shim::load_turned(to, row);
+#endif
+}
+
+/* The same, not turned: lane 4 g + j gets columns 2 j and 2 j + 1 of row g of each. */
+DEVICE_CODE void device_load_rows(uint32_t to[4], const void *row) {
+#ifdef __CUDACC__
+  const unsigned at = (unsigned)__cvta_generic_to_shared(row);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(at)
+               : "memory");
+#else
+  shim::load_rows(to, row);
+#endif
+}
+
+/* Two numbers rounded to bf16, the first one in the low half. */
+DEVICE_CODE uint32_t device_bf16_pair(float low, float high) {
+#ifdef __CUDACC__
+  uint32_t both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+#else
+  return tensor_bf16(low) | (uint32_t)tensor_bf16(high) << 16;
 #endif
 }
 

@@ -139,23 +139,25 @@ int cuda_memory_read(device *base, const device_memory *m, size_t at, size_t byt
 
 /* --- activations --- */
 
-/* Bytes of both forms; kernels may count with whole buckets of rows. */
-static bool act_take(device *base, device_act *a, bool int8) {
+/* Kernels may count with whole buckets of rows. with_tiles: a quantised weight, or one of BF16, can read
+ * them. */
+static bool act_take(device *base, device_act *a, bool with_tiles) {
   int32_t rows = cuda_batch_bucket(a->rows);
   size_t columns = (size_t)a->columns, floats = (size_t)rows * columns;
   size_t tiles = (size_t)cuda_tile_rows(rows) * (columns / OPS_BLOCK);
   a->f32 = cuda_memory_take(base, MEM_ACTIVATIONS, floats * sizeof(float));
-  if (int8) a->tiles = cuda_memory_take(base, MEM_ACTIVATIONS, tiles * sizeof(cuda_tile));
-  return a->f32 && (a->tiles || !int8);
+  a->bf16 = base->math == OPS_MATH_BF16;
+  size_t tile = a->bf16 ? sizeof(cuda_bf16_tile) : sizeof(cuda_tile);
+  if (with_tiles) a->tiles = cuda_memory_take(base, MEM_ACTIVATIONS, tiles * tile);
+  return a->f32 && (a->tiles || !with_tiles);
 }
 
-/* The int8 form is taken only where a quantised weight can read it. */
 device_act *cuda_memory_act(device *base, int32_t rows, int32_t columns, bool input) {
   device_act *a = calloc(1, sizeof *a);
   if (!a) return NULL;
   a->rows = rows;
   a->columns = columns;
-  if (act_take(base, a, input && base->math == OPS_MATH_INT8 && columns % OPS_BLOCK == 0)) return a;
+  if (act_take(base, a, input && base->math != OPS_MATH_F32 && columns % OPS_BLOCK == 0)) return a;
   cuda_memory_act_drop(base, a);
   return NULL;
 }

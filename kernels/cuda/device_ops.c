@@ -66,6 +66,7 @@ static void set_act(cuda_act *to, const device_act *a) {
   to->f32 = act_floats(a);
   to->tiles = a->tiles ? (cuda_tile *)a->tiles->at : NULL;
   to->columns = a->columns;
+  to->bf16 = a->bf16;
 }
 
 /* --- the ops --- */

@@ -23,8 +23,9 @@ struct device_memory {
 };
 
 struct device_act {
-  device_memory *f32, *tiles; /* tiles NULL: no linear reads it in int8 math */
+  device_memory *f32, *tiles; /* tiles NULL: linears read f32 */
   int32_t rows, columns;
+  bool bf16; /* cuda_act's */
 };
 
 struct device_kv {

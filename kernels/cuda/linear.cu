@@ -11,6 +11,8 @@ constexpr int32_t RING_BYTES = 64 << 10; /* of a block at most */
 constexpr int32_t SHARED_BYTES =
     96 << 10; /* likewise; every GPU from compute capability 8.0 on has so many */
 
+constexpr int32_t TEAM_DEPTH = 6; /* stages of a team's ring at most */
+
 constexpr int32_t STREAM_DEPTH = 8;         /* stages of a warp's ring */
 constexpr int32_t TILES_WARPS_LEAST = 8;    /* that are to be left where tiles lie in shared memory */
 constexpr int32_t TILES_SHARED = 100 << 10; /* where tiles are read through the cache, which has the rest */
@@ -26,6 +28,10 @@ static int32_t smaller(int32_t a, int32_t b) {
 
 static int32_t larger(int32_t a, int32_t b) {
   return a > b ? a : b;
+}
+
+static int32_t pieces(int32_t of, int32_t each) {
+  return (of + each - 1) / each;
 }
 
 /* The parts of sums of such a weight (ops.h). */
@@ -72,10 +78,10 @@ static int32_t int8_slices(linear_args a, ops_type type, int32_t tiles) {
   return linear_layout_of(linear_ring_bytes(type), tiles, a).bytes <= SHARED_BYTES ? LINEAR_SLICES : 1;
 }
 
-/* Of a's input. */
-static void prepare_tiles(cudaStream_t stream, const linear_args &a, cuda_tile *room) {
+/* Of a's input, as weights of the type take it. */
+static void prepare_tiles(cudaStream_t stream, const linear_args &a, ops_type type, cuda_tile *room) {
   const linear_input &in = a.input;
-  rows_prepare(stream, {a.rows, in.x, in.weight, in.eps, a.columns, nullptr, room});
+  rows_prepare(stream, {a.rows, in.x, in.weight, in.eps, a.columns, nullptr, room, type == OPS_BF16});
 }
 
 /* The blocks make their tiles themselves where they are few and have room; otherwise a kernel of its own
@@ -84,7 +90,7 @@ static void int8_input(cudaStream_t stream, linear_args *a, ops_type type, int32
   const int32_t rows = tiles * CUDA_TILE_ROWS, row_blocks = (a->rows.bucket + rows - 1) / rows;
   const bool few = blocks_of(*a) * row_blocks <= FEW_GROUPS;
   if (few && linear_layout_of(linear_ring_bytes(type), tiles, *a).bytes <= SHARED_BYTES) return;
-  prepare_tiles(stream, *a, room);
+  prepare_tiles(stream, *a, type, room);
   a->input = {nullptr, nullptr, 0.0f, room};
 }
 
@@ -141,7 +147,7 @@ static int32_t few_rows(const linear_args &a) { /* as the kernels have it */
 
 static bool plan_few(linear_args *a, ops_type type, int32_t blocks, stream_plan *p) {
   const int32_t rows = few_rows(*a);
-  a->stream.form_bytes = rows * LINEAR_FEW_FORM;
+  a->stream.form_bytes = rows * (type == OPS_BF16 ? LINEAR_FEW_BF16_FORM : LINEAR_FEW_FORM);
   if (rows > LINEAR_FEW_ROWS || !plan_stream(a, type, rows, blocks, LINEAR_STREAM_WARPS, launch_shared_max()))
     return false;
   *p = {blocks, few_threads(*a, rows), stream_bytes(*a, type, rows)};
@@ -174,7 +180,7 @@ static bool launch_tiles(cudaStream_t stream, linear_args a, ops_type type, cuda
   const linear_args before = a;
   stream_plan p;
   if (!plan_tiles(&a, type, smaller(a.groups, launch_processors()), room, &p)) return false;
-  prepare_tiles(stream, before, room);
+  prepare_tiles(stream, before, type, room);
   launch_early(linear_tiles_kernel(type, cuda_tile_rows(a.rows.bucket)), dim3((unsigned)p.blocks),
                dim3((unsigned)p.threads), (size_t)p.bytes, stream, a);
   return true;
@@ -192,10 +198,6 @@ static bool streams(const linear_args &a) {
 struct wide_plan {
   int32_t tiles, across, down; /* tiles of rows of a block; blocks */
 };
-
-static int32_t pieces(int32_t of, int32_t each) {
-  return (of + each - 1) / each;
-}
 
 static bool wide_fits(const linear_args &a, ops_type type, int32_t tiles) {
   return linear_wide_layout_of(linear_wide_bytes(type), tiles, a).bytes <= launch_shared_max();
@@ -218,7 +220,7 @@ static bool plan_wide(linear_args *a, ops_type type, wide_plan *p) {
 static bool launch_wide(cudaStream_t stream, linear_args a, ops_type type, cuda_tile *room) {
   wide_plan p;
   if (!plan_wide(&a, type, &p)) return false;
-  prepare_tiles(stream, a, room);
+  prepare_tiles(stream, a, type, room);
   a.input = {nullptr, nullptr, 0.0f, room};
   launch_early(linear_wide_kernel(type, p.tiles), dim3((unsigned)p.across, (unsigned)p.down),
                dim3((unsigned)(a.units / 2 * a.parts * DEVICE_LANES)),
@@ -268,7 +270,7 @@ static bool launch_pair(cudaStream_t stream, const linear_args of[2], const ops_
       return false;
   }
   pair.of[1].first_block = p[0].blocks;
-  if (!few) prepare_tiles(stream, of[0], room);
+  if (!few) prepare_tiles(stream, of[0], type[0], room);
   launch_early(kernel, dim3((unsigned)(p[0].blocks + p[1].blocks)),
                dim3((unsigned)larger(p[0].threads, p[1].threads)), (size_t)larger(p[0].bytes, p[1].bytes),
                stream, pair);
@@ -291,6 +293,52 @@ static void launch_int8(cudaStream_t stream, linear_args a, ops_type type, cuda_
                dim3((unsigned)int8_threads(a, tiles)), (size_t)bytes, stream, a);
 }
 
+/* --- BF16 weights of class bf16-t25 --- */
+
+/* Of a block: tiles of rows, groups of a team, teams, stages of a ring. */
+struct team_plan {
+  int32_t tiles, groups, teams, depth;
+};
+
+static int32_t team_bytes(const team_plan &p) {
+  return linear_team_bytes(p.tiles, p.groups, p.teams, p.depth);
+}
+
+/* All rows of up to LINEAR_BF16_TILES tiles, as far as two stages have room. Where blocks are few, those of a
+ * few rows have half the outputs; where they are many, a processor has two of those of one tile. */
+static team_plan plan_teams(const linear_args &a) {
+  const auto blocks = [&](int32_t groups) { return pieces(a.groups * (a.swiglu ? 2 : 1), groups); };
+  const int32_t all = LINEAR_TEAMS * LINEAR_TEAM_GROUPS; /* of a block of sums of one part */
+  team_plan p = {1, LINEAR_TEAM_GROUPS, LINEAR_TEAMS, 2};
+  if (a.parts == 1 && blocks(all) < launch_processors()) p.teams = 1;
+  while (p.tiles < LINEAR_BF16_TILES && p.tiles * CUDA_TILE_ROWS < a.rows.bucket &&
+         team_bytes({2 * p.tiles, p.groups, p.teams, 2}) <= launch_shared_max())
+    p.tiles *= 2;
+  const int32_t count = blocks(p.teams * p.groups / a.parts), processors = launch_processors();
+  if (p.tiles <= 2 && count * 3 / 2 < processors) p.groups /= 2;
+  const int32_t room = p.tiles == 1 && count > processors ? launch_shared_max() / 2 : launch_shared_max();
+  while (p.depth < TEAM_DEPTH && team_bytes({p.tiles, p.groups, p.teams, p.depth + 1}) <= room) p.depth++;
+  return p;
+}
+
+static void launch_teams(cudaStream_t stream, linear_args a, cuda_tile *room) {
+  const team_plan p = plan_teams(a);
+  prepare_tiles(stream, a, OPS_BF16, room);
+  a.input = {nullptr, nullptr, 0.0f, room};
+  a.units = p.teams * p.groups / a.parts;
+  a.each = a.swiglu ? a.units / 2 : a.units;
+  a.rows_first = true;
+  a.stream.depth = p.depth;
+  launch_early(
+      linear_bf16_kernel(p.tiles, p.groups),
+      dim3((unsigned)pieces(a.rows.bucket, p.tiles * CUDA_TILE_ROWS), (unsigned)pieces(a.groups, a.each)),
+      dim3((unsigned)(p.teams * p.groups * DEVICE_LANES)), (size_t)team_bytes(p), stream, a);
+}
+
+static void launch_bf16(cudaStream_t stream, const linear_args &a, cuda_tile *room) {
+  if (!launch_few(stream, a, OPS_BF16)) launch_teams(stream, a, room);
+}
+
 /* --- f32 --- */
 
 static void launch_f32(cudaStream_t stream, linear_args a, ops_type type, float *room) {
@@ -310,7 +358,9 @@ static void launch_f32(cudaStream_t stream, linear_args a, ops_type type, float 
 /* --- what the device calls --- */
 
 static void launch(cudaStream_t stream, const linear_args &a, ops_type type, const cuda_act &x) {
-  if (x.tiles && linear_int8_kernel(type, 1))
+  if (x.tiles && x.bf16 && type == OPS_BF16)
+    launch_bf16(stream, a, x.tiles);
+  else if (x.tiles && linear_int8_kernel(type, 1))
     launch_int8(stream, a, type, x.tiles);
   else
     launch_f32(stream, a, type, x.f32);

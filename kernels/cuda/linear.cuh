@@ -30,7 +30,7 @@ struct linear_input {
   const float *x;      /* f32, what the tiles are made of; NULL: the tiles are there */
   const float *weight; /* not NULL: of the norm that x goes through first */
   float eps;
-  cuda_tile *tiles; /* int8: [..][columns / OPS_BLOCK] */
+  cuda_tile *tiles; /* [..][columns / OPS_BLOCK], of BF16 weights cuda_bf16_tile */
 };
 
 struct linear_args {
@@ -41,6 +41,7 @@ struct linear_args {
   int32_t first_block; /* of the grid; others before it have another type */
   int32_t slices;      /* warps of a slot; int8 */
   bool swiglu;
+  bool rows_first;  /* blocks of the same weights are neighbours in the grid: x counts tiles of rows */
   cuda_store store; /* for the roles; angles NULL: all are plain */
   struct {
     int32_t warps, turns; /* the slots of a block: each warp sums one a turn */
@@ -58,7 +59,8 @@ struct linear_slot {
 
 /* The group of a unit of this block; -1: it has fewer. The first blocks have one more. */
 DEVICE_CODE int32_t linear_group(const linear_args &a, int32_t unit, int32_t *matrix) {
-  const int32_t block = (int32_t)blockIdx.x - a.first_block, more = block < a.more ? block : a.more;
+  const int32_t block = (int32_t)(a.rows_first ? blockIdx.y : blockIdx.x) - a.first_block,
+                more = block < a.more ? block : a.more;
   const int32_t at = a.swiglu ? unit / 2 : unit, group = block * a.each + more + at;
   if (at >= a.each + (block < a.more) || group >= a.groups) return -1;
   *matrix = a.swiglu ? unit % 2 : 0;
@@ -210,6 +212,42 @@ DEVICE_CODE void linear_finish(const linear_args &a, linear_units units, const f
   }
 }
 
+/* --- the same for many rows --- */
+
+constexpr int32_t LINEAR_OUTPUTS = 4; /* of a thread, that it finishes together */
+
+/* The same output of another row. */
+DEVICE_CODE linear_output linear_output_of(const linear_args &a, linear_output o, int32_t row,
+                                           int32_t count) {
+  if (row >= count) o.matrix = -1;
+  if (o.matrix < 0) return o;
+  o.sum += row * OPS_GROUP;
+  o.y += (size_t)row * (size_t)a.matrix[o.matrix].rows;
+  o.row += row;
+  if (a.matrix[o.matrix].role >= LINEAR_KEY) linear_find_slot(a, o);
+  linear_output_load(a, o);
+  return o;
+}
+
+/* Rows [first, first + count), of which the threads of a unit take every few. What an output needs besides
+ * its sums is asked for by several rows at once. */
+DEVICE_CODE void linear_finish_rows(const linear_args &a, const float *sums, int32_t rows_max, int32_t first,
+                                    int32_t count) {
+  const int32_t units = a.swiglu ? a.units / 2 : a.units, lane = (int32_t)threadIdx.x % OPS_GROUP,
+                line = (int32_t)threadIdx.x / OPS_GROUP, step = (int32_t)blockDim.x / OPS_GROUP / units;
+  const int32_t unit = line / step, row = line % step;
+  const linear_output base =
+      linear_output_at(a, {0, a.units}, unit * rows_max * OPS_GROUP + lane, rows_max, first, 1);
+  DEVICE_NO_UNROLL
+  for (int32_t begin = 0; begin < count; begin += LINEAR_OUTPUTS * step) {
+    linear_output o[LINEAR_OUTPUTS];
+    DEVICE_UNROLL for (int32_t k = 0; k < LINEAR_OUTPUTS; k++) o[k] =
+        linear_output_of(a, base, begin + k * step + row, count);
+    DEVICE_UNROLL for (int32_t k = 0; k < LINEAR_OUTPUTS; k++)
+        linear_write(a, o[k], sums, rows_max * OPS_GROUP);
+  }
+}
+
 /* The rows there are. */
 DEVICE_CODE int32_t linear_row_count(const cuda_rows &rows) {
   return rows.head ? rows.batch->head_count : rows.batch->row_count;
@@ -260,10 +298,11 @@ PORTABLE linear_layout linear_layout_of(int32_t ring_bytes, int32_t tiles, const
 
 /* --- int8, weights as streams (linear_stream.cuh) --- */
 
-constexpr int32_t LINEAR_STREAM_STAGE = 4;  /* blocks, where there are no sub-scales */
-constexpr int32_t LINEAR_STREAM_WARPS = 24; /* of a block at most */
-constexpr int32_t LINEAR_FEW_ROWS = 4;      /* of linear_few.cu at most */
-constexpr int32_t LINEAR_FEW_FORM = 48;     /* bytes of the int8 form of a block of a row there */
+constexpr int32_t LINEAR_STREAM_STAGE = 4;   /* blocks, where there are no sub-scales */
+constexpr int32_t LINEAR_STREAM_WARPS = 24;  /* of a block at most */
+constexpr int32_t LINEAR_FEW_ROWS = 4;       /* of linear_few.cu at most */
+constexpr int32_t LINEAR_FEW_FORM = 48;      /* bytes of the int8 form of a block of a row there */
+constexpr int32_t LINEAR_FEW_BF16_FORM = 64; /* of the bf16 form */
 
 struct linear_stream_layout { /* where things begin; the rings do so at 0 */
   int32_t ring_each, forms, norm, sums, bytes;
@@ -316,6 +355,25 @@ DEVICE_CODE bool linear_is_second(const linear_pair &p) {
   return (int32_t)blockIdx.x >= p.of[1].first_block;
 }
 
+/* --- BF16 weights, more than a few rows (linear_bf16.cu) --- */
+
+constexpr int32_t LINEAR_TEAMS = 4;       /* of a block: for the parts of its groups, or for other groups */
+constexpr int32_t LINEAR_TEAM_GROUPS = 4; /* of a team: a warp has one; or half as many, of up to two tiles */
+constexpr int32_t LINEAR_BF16_TILES = 16; /* of rows of a block at most */
+constexpr int32_t LINEAR_TEAM_BLOCKS = 2; /* of inputs, of a stage */
+
+/* Bytes of a block of a stage, of which the tiles come last. */
+PORTABLE constexpr int32_t linear_team_block(int32_t tiles, int32_t groups) {
+  return groups * OPS_BLOCK * OPS_GROUP * (int32_t)sizeof(uint16_t) + tiles * (int32_t)sizeof(cuda_bf16_tile);
+}
+
+/* Of a block of the grid: its rings of so many stages, or its sums in their place. */
+PORTABLE int32_t linear_team_bytes(int32_t tiles, int32_t groups, int32_t teams, int32_t depth) {
+  const int32_t rings = teams * depth * LINEAR_TEAM_BLOCKS * linear_team_block(tiles, groups),
+                sums = teams * groups * tiles * CUDA_TILE_ROWS * OPS_GROUP * (int32_t)sizeof(float);
+  return rings > sums ? rings : sums;
+}
+
 /* Kernels by type; NULL where there is none. */
 typedef void linear_kernel(const linear_args);
 typedef void linear_pair_kernel(const linear_pair);
@@ -326,6 +384,7 @@ linear_kernel *linear_few_kernel(ops_type type, int32_t rows);    /* rows: 1, 2 
 linear_kernel *linear_tiles_kernel(ops_type type, int32_t tiles); /* tiles: 1 or 2; they are there */
 linear_kernel *linear_wide_kernel(ops_type type,
                                   int32_t tiles); /* tiles: LINEAR_WIDE_TILES or half; likewise */
+linear_kernel *linear_bf16_kernel(int32_t tiles, int32_t groups); /* tiles: 1, 2, 4, 8 or 16; likewise */
 linear_kernel *linear_f32_kernel(ops_type type);
 int32_t linear_ring_bytes(ops_type type);  /* of a warp of an int8 kernel */
 int32_t linear_stage_bytes(ops_type type); /* of a stage of a stream */

@@ -1,8 +1,7 @@
-/* linear_few.cu - linears of quantised weights and int8 activations, of a few rows, whose int8 form each
- * block of the grid makes for itself.
+/* linear_few.cu - linears of a few rows, whose int8 or bf16 form each block of the grid makes for itself.
  *
- * A warp sums a slot. Two lanes have an output: each multiplies half of a block's inputs, and they add their
- * integers. */
+ * A warp sums a slot. Of quantised weights two lanes have an output: each multiplies half of a block's
+ * inputs, and they add their integers. BF16 weights are multiplied by a tensor core. */
 #include "kernels/cuda/linear_stream.cuh"
 
 /* --- the int8 form of a block of a row --- */
@@ -16,16 +15,38 @@ struct few_form {
 static_assert(sizeof(few_form) == LINEAR_FEW_FORM, "the layout has room for it");
 
 /* [blocks][rows] */
-struct few_forms {
-  few_form *forms;
+template <ops_type TYPE> struct few_forms {
+  typedef few_form form;
+  form *forms;
   int32_t rows;
-  DEVICE_CODE void put(int32_t row, int32_t block, int32_t quarter, const activation_part &p) const {
+  DEVICE_CODE void put(bool there, int32_t row, int32_t block, int32_t quarter, const float v[8]) const {
+    const activation_part p = activation_quantize(v);
+    if (!there) return;
     few_form *f = forms + block * rows + row;
     uint32_t *q = f->q + quarter % 2 * 4 + quarter / 2;
     q[0] = p.words[0];
     q[2] = p.words[1];
     if (quarter % 2 == 0) f->halves[quarter / 2] = p.half;
     if (quarter == 0) device_store(&f->scale, float2{p.scale, p.scale * (float)p.all});
+  }
+};
+
+/* The bf16 form of a block of a row: word 4 j + 2 s + h has its inputs 16 s + 8 h + 2 j and the next one. */
+struct few_bf16_form {
+  alignas(16) uint32_t words[OPS_BLOCK / 2];
+};
+
+static_assert(sizeof(few_bf16_form) == LINEAR_FEW_BF16_FORM, "the layout has room for it");
+
+template <> struct few_forms<OPS_BF16> {
+  typedef few_bf16_form form;
+  form *forms;
+  int32_t rows;
+  DEVICE_CODE void put(bool there, int32_t row, int32_t block, int32_t quarter, const float v[8]) const {
+    uint32_t *words = forms[block * rows + row].words + quarter;
+    DEVICE_UNROLL
+    for (int32_t i = 0; i < ACTIVATION_EACH / 2; i++)
+      if (there) words[4 * i] = device_bf16_pair(v[2 * i], v[2 * i + 1]);
   }
 };
 
@@ -192,6 +213,46 @@ DEVICE_CODE void few_stage(const linear_cursor &p, const uint8_t *stage, const f
   }
 }
 
+/* COUNT blocks of BF16 weights. A column of the product is a row; those beyond ROWS are the last one again.
+ */
+template <int ROWS, int COUNT>
+DEVICE_CODE void few_add_bf16(const uint8_t *block, const few_bf16_form *forms, int32_t lane, float acc[4]) {
+  const int32_t row = lane / 4 < ROWS ? lane / 4 : ROWS - 1;
+  DEVICE_UNROLL
+  for (int32_t i = 0; i < COUNT; i++) {
+    const linear_steps w = linear_steps_at(block + i * linear_format<OPS_BF16>::BLOCK);
+    const uint4 x = device_load<uint4>(forms[i * ROWS + row].words + 4 * (lane % 4));
+    device_multiply_bf16(acc, w.a[0], x.x, x.y);
+    device_multiply_bf16(acc, w.a[1], x.z, x.w);
+  }
+}
+
+/* The same of BF16 weights. */
+template <int ROWS>
+DEVICE_CODE void few_stage_bf16(const linear_cursor &p, const uint8_t *stage, const few_bf16_form *forms,
+                                int32_t lane, float acc[4]) {
+  using format = linear_format<OPS_BF16>;
+  const linear_part part = linear_part_of<OPS_BF16>(p);
+  const few_bf16_form *form = forms + p.block * ROWS;
+  if (part.end == format::STAGE) {
+    few_add_bf16<ROWS, format::STAGE>(stage, form, lane, acc);
+    return;
+  }
+  DEVICE_NO_UNROLL
+  for (int32_t i = 0; i < part.end; i++)
+    few_add_bf16<ROWS, 1>(stage + i * format::BLOCK, form + i * ROWS, lane, acc);
+}
+
+template <int ROWS>
+DEVICE_CODE void few_slot(const linear_args &a, const linear_warp &t, linear_cursor &next,
+                          linear_cursor &reading, const few_bf16_form *forms, float *sums) {
+  float acc[1][4] = {};
+  linear_read_slot<OPS_BF16>(a, t, next, reading, [&](const uint8_t *stage) {
+    few_stage_bf16<ROWS>(reading, stage, forms, t.lane, acc[0]);
+  });
+  linear_put_steps<1, ROWS>(acc, sums);
+}
+
 /* Sums the slot of a turn, to sums [ROWS][OPS_GROUP]. */
 template <ops_type TYPE, int ROWS>
 DEVICE_CODE void few_slot(const linear_args &a, const linear_warp &t, linear_cursor &next,
@@ -222,14 +283,18 @@ template <ops_type TYPE, int ROWS> DEVICE_CODE void few_run(const linear_args &a
   device_wait_for_previous();
   device_let_next_begin();
   if (count <= 0) return;
-  const few_forms forms = {(few_form *)(memory + at.forms), ROWS};
+  const few_forms<TYPE> forms = {(typename few_forms<TYPE>::form *)(memory + at.forms), ROWS};
   linear_output_load(a, mine);
   activation_forms(input, walk, early, (float *)(memory + at.norm), forms);
   float *sums = (float *)(memory + at.sums);
   DEVICE_NO_UNROLL
   for (int32_t turn = 0; turn < a.stream.turns; turn++) {
-    if (sums_slots)
-      few_slot<TYPE, ROWS>(a, warp, next, reading, forms.forms, sums + index * ROWS * OPS_GROUP);
+    float *own = sums + index * ROWS * OPS_GROUP;
+    if constexpr (TYPE == OPS_BF16) {
+      if (sums_slots) few_slot<ROWS>(a, warp, next, reading, forms.forms, own);
+    } else {
+      if (sums_slots) few_slot<TYPE, ROWS>(a, warp, next, reading, forms.forms, own);
+    }
     __syncthreads();
     linear_finish(a, {turn * units, units}, sums, ROWS, 0, count, mine, turn == 0);
     __syncthreads();
@@ -260,6 +325,7 @@ linear_kernel *linear_few_kernel(ops_type type, int32_t rows) {
   case OPS_##TYPE:                                                                                           \
     return few_kernel<OPS_##TYPE>(rows);
   switch (type) {
+    KERNEL(bf16, BF16, )
     CPU_FORMATS(KERNEL)
   default:
     return nullptr;

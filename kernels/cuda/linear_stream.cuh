@@ -3,7 +3,7 @@
  * the slots that its processor gets; each of its warps sums one a turn. */
 #pragma once
 
-#include "kernels/cuda/linear.cuh"
+#include "kernels/cuda/linear_steps.cuh"
 
 /* How the weights lie in memory, and in a stage, which is STAGE blocks. */
 template <ops_type TYPE> struct linear_format {
@@ -56,7 +56,7 @@ DEVICE_CODE void linear_copy_stage(const linear_args &a, const linear_warp &t, l
   if (p.block < p.slot.end) {
     const uint8_t *from =
         p.slot.group + (size_t)(p.block / format::UNIT_BLOCKS) * weights<TYPE>::UNIT_BYTES + t.lane * 16;
-    uint8_t *to = t.ring + p.at + t.lane * 16;
+    uint8_t *to = t.ring + p.at + linear_chunk_at<TYPE>(t.lane) * 16;
     const int32_t left = (p.slot.end - p.block) * format::BLOCK;
     const int32_t bytes =
         (format::HEAD || left > format::STAGE_BYTES ? format::STAGE_BYTES : left) - t.lane * 16;

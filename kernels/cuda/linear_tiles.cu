@@ -133,6 +133,7 @@ int32_t linear_stage_bytes(ops_type type) {
   case OPS_##TYPE:                                                                                           \
     return linear_format<OPS_##TYPE>::STAGE_BYTES;
   switch (type) {
+    BYTES(bf16, BF16, )
     CPU_FORMATS(BYTES)
   default:
     return 0;

@@ -8,8 +8,7 @@
 #include "kernels/cuda/linear_product.cuh"
 #include "kernels/cuda/linear_stream.cuh"
 
-constexpr int32_t WIDE_PAIR = 2;    /* groups of a warp */
-constexpr int32_t WIDE_OUTPUTS = 4; /* of a thread, that it finishes together */
+constexpr int32_t WIDE_PAIR = 2; /* groups of a warp */
 
 /* --- a step in shared memory: the tiles of all parts, then the weights of all warps --- */
 
@@ -160,40 +159,6 @@ template <ops_type TYPE, int TILES> DEVICE_CODE float *wide_sums(const wide_job 
   return sums;
 }
 
-/* --- outputs --- */
-
-/* The same output of another row. */
-DEVICE_CODE linear_output wide_output_of(const linear_args &a, linear_output o, int32_t row, int32_t count) {
-  if (row >= count) o.matrix = -1;
-  if (o.matrix < 0) return o;
-  o.sum += row * OPS_GROUP;
-  o.y += (size_t)row * (size_t)a.matrix[o.matrix].rows;
-  o.row += row;
-  if (a.matrix[o.matrix].role >= LINEAR_KEY) linear_find_slot(a, o);
-  linear_output_load(a, o);
-  return o;
-}
-
-/* Rows [first, first + count). What an output needs besides its sums is asked for by several rows at once. */
-DEVICE_CODE void wide_finish(const linear_args &a, const float *sums, int32_t rows_max, int32_t first,
-                             int32_t count) {
-  const int32_t each = a.swiglu ? 2 : 1, lane = (int32_t)threadIdx.x % OPS_GROUP,
-                row = (int32_t)threadIdx.x / OPS_GROUP, step = (int32_t)blockDim.x / OPS_GROUP;
-  DEVICE_NO_UNROLL
-  for (int32_t i = 0; i < a.units / each; i++) {
-    const linear_output base =
-        linear_output_at(a, {0, a.units}, i * rows_max * OPS_GROUP + lane, rows_max, first, 1);
-    DEVICE_NO_UNROLL
-    for (int32_t begin = 0; begin < count; begin += WIDE_OUTPUTS * step) {
-      linear_output o[WIDE_OUTPUTS];
-      DEVICE_UNROLL for (int32_t k = 0; k < WIDE_OUTPUTS; k++) o[k] =
-          wide_output_of(a, base, begin + k * step + row, count);
-      DEVICE_UNROLL for (int32_t k = 0; k < WIDE_OUTPUTS; k++)
-          linear_write(a, o[k], sums, rows_max * OPS_GROUP);
-    }
-  }
-}
-
 /* --- a block --- */
 
 /* Where a warp's group is missing, it sums the block's first one again; that sum is not read. */
@@ -233,7 +198,7 @@ static __global__ void __launch_bounds__(LINEAR_WIDE_WARPS *DEVICE_LANES, 2)
   device_wait_for_previous();
   device_let_next_begin();
   if (count <= 0) return;
-  wide_finish(a, wide_sums<TYPE, TILES>(j), rows_max, first, count);
+  linear_finish_rows(a, wide_sums<TYPE, TILES>(j), rows_max, first, count);
 }
 
 linear_kernel *linear_wide_kernel(ops_type type, int32_t tiles) {

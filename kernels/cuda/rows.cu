@@ -65,7 +65,7 @@ void cuda_capture(cudaStream_t stream, cuda_rows rows, int32_t bucket, const flo
   launch_early(copy_rows, dim3((unsigned)bucket), dim3(ROW_THREADS), 0, stream, rows, true, x, columns, to);
 }
 
-/* --- norms and the int8 form: a row a block --- */
+/* --- norms, and other forms of activations: a row a block --- */
 
 /* The norm of a row of any length. */
 static __device__ void norm_row(const float *x, const float *weight, int32_t n, float eps, float *sums,
@@ -97,7 +97,10 @@ static __global__ void prepare(rows_prepared p) {
   const activation_early early = p.tiles ? activation_early_of(rows, walk) : activation_early{};
   device_wait_for_previous();
   if (p.y) norm_row(x, p.weight, p.columns, p.eps, (float *)memory, p.y + (size_t)row * (size_t)p.columns);
-  if (p.tiles)
+  if (p.tiles && p.bf16)
+    activation_forms(rows, walk, early, (float *)memory,
+                     activation_bf16_tiles{(cuda_bf16_tile *)p.tiles, p.columns / OPS_BLOCK, row});
+  else if (p.tiles)
     activation_forms(rows, walk, early, (float *)memory,
                      activation_tiles{p.tiles, p.columns / OPS_BLOCK, row});
 }
@@ -108,9 +111,9 @@ void rows_prepare(cudaStream_t stream, const rows_prepared &p) {
 }
 
 void cuda_norm(cudaStream_t stream, cuda_rows rows, cuda_norm_source from, int32_t columns, float *y) {
-  rows_prepare(stream, {rows, from.x, from.weight, from.eps, columns, y, nullptr});
+  rows_prepare(stream, {rows, from.x, from.weight, from.eps, columns, y, nullptr, false});
 }
 
 void cuda_quantize(cudaStream_t stream, cuda_rows rows, cuda_act x) {
-  rows_prepare(stream, {rows, x.f32, nullptr, 0.0f, x.columns, nullptr, x.tiles});
+  rows_prepare(stream, {rows, x.f32, nullptr, 0.0f, x.columns, nullptr, x.tiles, x.bf16});
 }

@@ -122,6 +122,9 @@ void copy_later(void *to, const void *from, size_t bytes);
 void copies_end();
 void copies_wait(int left);
 void multiply_bytes(int32_t c[4], const uint32_t *a, const uint32_t *b, int words, bool is_signed);
+void multiply_bf16(float c[4], const uint32_t a[4], const uint32_t b[2]);
+void load_turned(uint32_t to[4], const void *row);
+void load_rows(uint32_t to[4], const void *row);
 
 template <class T> T of_lane(T mine, int from) {
   static_assert(sizeof(T) <= EXCHANGE_MAX, "too large for a warp's exchange");

@@ -1,3 +1,4 @@
+#include "kernels/cpu/tensor_step.h"
 #include "kernels/cuda/shim.h"
 
 #ifndef __CUDACC__
@@ -311,6 +312,44 @@ void multiply_bytes(int32_t c[4], const uint32_t *a, const uint32_t *b, int word
   const unsigned char *all = warp_exchange(mine, sizeof mine);
   for (int i = 0; i < 4; i++)
     c[i] += dot_bytes(all, lane() / 4 + i / 2 * 8, lane() % 4 * 2 + i % 2, words, is_signed);
+}
+
+/* The 16 inputs of a row, as lane 4 g + j gave words j and j + 4 of it, `apart` words apart. */
+static void gather_inputs(const unsigned char *all, int g, size_t at, size_t apart,
+                          uint16_t inputs[TENSOR_STEP]) {
+  for (int word = 0; word < TENSOR_STEP / 2; word++)
+    memcpy(inputs + 2 * word,
+           all + (size_t)(g * 4 + word % 4) * EXCHANGE_MAX + at + (size_t)(word / 4) * apart * 4, 4);
+}
+
+void multiply_bf16(float c[4], const uint32_t a[4], const uint32_t b[2]) {
+  unsigned char mine[BYTES_OF_A + 8];
+  memcpy(mine, a, BYTES_OF_A);
+  memcpy(mine + BYTES_OF_A, b, 8);
+  const unsigned char *all = warp_exchange(mine, sizeof mine);
+  for (int i = 0; i < 4; i++) {
+    uint16_t w[TENSOR_STEP], x[TENSOR_STEP];
+    gather_inputs(all, lane() / 4, (size_t)(i / 2) * 4, 2, w);
+    gather_inputs(all, lane() % 4 * 2 + i % 2, BYTES_OF_A, 1, x);
+    c[i] = tensor_step(c[i], w, 1, x);
+  }
+}
+
+void load_turned(uint32_t to[4], const void *row) {
+  const unsigned char *all = warp_exchange(row, 16);
+  for (int i = 0; i < 4; i++) {
+    uint16_t pair[2];
+    for (int k = 0; k < 2; k++)
+      memcpy(&pair[k], all + (size_t)(8 * i + lane() % 4 * 2 + k) * EXCHANGE_MAX + (size_t)(lane() / 4) * 2,
+             2);
+    to[i] = pair[0] | (uint32_t)pair[1] << 16;
+  }
+}
+
+void load_rows(uint32_t to[4], const void *row) {
+  const unsigned char *all = warp_exchange(row, 16);
+  for (int i = 0; i < 4; i++)
+    memcpy(&to[i], all + (size_t)(8 * i + lane() / 4) * EXCHANGE_MAX + (size_t)(lane() % 4) * 4, 4);
 }
 
 static void run_block() {

@@ -22,14 +22,15 @@ constexpr int32_t WEIGHT_STAGE = 8; /* blocks that are copied together: a unit, 
 template <ops_type TYPE> struct weights {
   static constexpr cpu_format F = weight_format_of(TYPE);
   static constexpr bool QUANTISED = F.bits != 0;
+  static constexpr int32_t ELEMENT_BYTES = TYPE == OPS_F32 ? 4 : 2; /* not quantised */
   static constexpr int32_t PLANE_BYTES = F.bits * OPS_GROUP * OPS_BLOCK / 8;
   static constexpr int32_t UNIT_BYTES =
-      F.sub ? 2 * CPU_HALVES + CPU_UNIT_BLOCKS * (CPU_SUB_SCALES + PLANE_BYTES)
-            : PLANE_BYTES + CPU_HALVES * (F.minima ? 2 : 1);
+      !QUANTISED ? OPS_BLOCK * OPS_GROUP * ELEMENT_BYTES
+      : F.sub    ? 2 * CPU_HALVES + CPU_UNIT_BLOCKS * (CPU_SUB_SCALES + PLANE_BYTES)
+                 : PLANE_BYTES + CPU_HALVES * (F.minima ? 2 : 1);
   static constexpr int32_t STAGE_BYTES = F.sub ? UNIT_BYTES : WEIGHT_STAGE * UNIT_BYTES;
   /* Of a warp's ring. The rings of eight warps fit the shared memory of every GPU. */
   static constexpr int32_t STAGES = STAGE_BYTES > 4096 ? 2 : 3;
-  static constexpr int32_t ELEMENT_BYTES = TYPE == OPS_F32 ? 4 : 2; /* not quantised */
 
   /* Bytes of a group of OPS_GROUP outputs. */
   __host__ __device__ static size_t group_bytes(int32_t columns) {

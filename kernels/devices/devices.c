@@ -109,5 +109,7 @@ const char *devices_name(int32_t i) {
 }
 
 const char *device_numerics(const device *d) {
-  return d->math == OPS_MATH_INT8 ? "int8" : "f32";
+  static const char *const names[OPS_MATH_COUNT] = {
+      [OPS_MATH_F32] = "f32", [OPS_MATH_INT8] = "int8", [OPS_MATH_BF16] = "bf16-t25"};
+  return names[d->math];
 }

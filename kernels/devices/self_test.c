@@ -237,11 +237,15 @@ static void try_supply(trial *t, int32_t unused) {
 
 /* --- linear_swiglu, norm --- */
 
-static void try_swiglu(trial *t, int32_t mixed) {
+static const struct {
+  ops_type gate, up;
+} gated_types[] = {{OPS_Q4_0, OPS_Q4_0}, {OPS_Q4_0, OPS_Q8_0}, {OPS_BF16, OPS_BF16}};
+
+static void try_swiglu(trial *t, int32_t variant) {
   ops_row rows[ROWS];
   const ops_batch b = plain_batch(rows, ROWS);
-  device_weight gate = random_weight(t, OPS_Q4_0, HIDDEN, COLUMNS);
-  device_weight up = random_weight(t, mixed ? OPS_Q8_0 : OPS_Q4_0, HIDDEN, COLUMNS);
+  device_weight gate = random_weight(t, gated_types[variant].gate, HIDDEN, COLUMNS);
+  device_weight up = random_weight(t, gated_types[variant].up, HIDDEN, COLUMNS);
   device_act *x = act_of(t, COLUMNS, true), *y = act_of(t, HIDDEN, true);
   if (t->failed) return;
   random_act(t, x, COLUMNS);
@@ -271,14 +275,13 @@ static void try_norm(trial *t, int32_t unused) {
 }
 
 /* A device may norm on the way to the linears, since nobody else reads the first norm. */
-static void try_normed(trial *t, int32_t unused) {
-  (void)unused;
+static void try_normed(trial *t, int32_t bf16) {
   ops_row rows[ROWS];
   const ops_batch b = plain_batch(rows, ROWS);
   const device_table *table = t->d->table;
-  device_weight q = random_weight(t, OPS_Q4_K, OUTPUTS, COLUMNS),
+  device_weight q = random_weight(t, bf16 ? OPS_BF16 : OPS_Q4_K, OUTPUTS, COLUMNS),
                 v = random_weight(t, OPS_Q6_K, OUTPUTS, COLUMNS);
-  device_weight gate = random_weight(t, OPS_Q4_1, HIDDEN, COLUMNS);
+  device_weight gate = random_weight(t, bf16 ? OPS_BF16 : OPS_Q4_1, HIDDEN, COLUMNS);
   device_vector w[] = {random_vector(t, COLUMNS), random_vector(t, COLUMNS)};
   device_act *x = act_of(t, COLUMNS, false), *y = act_of(t, COLUMNS, true), *z = act_of(t, HIDDEN, true);
   const device_linear jobs[] = {{.w = q, .y = act_of(t, OUTPUTS, false)},
@@ -511,9 +514,9 @@ typedef struct op_test {
 static const op_test tests[] = {
     {"embed and linear", try_linear, OPS_TYPE_COUNT},
     {"supply and capture", try_supply, 1},
-    {"linear_swiglu", try_swiglu, 2},
+    {"linear_swiglu", try_swiglu, sizeof gated_types / sizeof *gated_types},
     {"norm", try_norm, 1},
-    {"norm and linear", try_normed, 1},
+    {"norm and linear", try_normed, 2},
     {"rope_store, attention and commit", try_cache, 2},
     {"head", try_head, 1},
     {"rank", try_rank, 1},
@@ -521,7 +524,8 @@ static const op_test tests[] = {
 
 static const char *variant_name(const op_test *t, int32_t variant) {
   if (t->run == try_linear) return units[variant].name;
-  if (t->run == try_swiglu) return variant ? "of two types" : "of one type";
+  if (t->run == try_swiglu) return variant == 0 ? "of one type" : variant == 1 ? "of two types" : "of BF16";
+  if (t->run == try_normed) return variant ? "with BF16" : "";
   if (t->run == try_cache) return variant == OPS_KV_F16 ? "f16" : "f32";
   return "";
 }

@@ -263,8 +263,9 @@ class Gpus(unittest.TestCase):
     def test_rows_over_one_are_of_one_run(self):
         gpu = FakeGpu()
         rows = self.measured(gpu)
-        self.assertEqual(rows["8B Q4_K, 8 rows over one"]["ratio"], 1.7)
-        self.assertEqual(gpu.asked[-1], ("synth:llama-3.1-8b:Q4_K", 2048, (1, 8, 16, 32, 64)))
+        for name in ("Q4_K", "BF16"):
+            self.assertEqual(rows[f"8B {name}, 8 rows over one"]["ratio"], 1.7)
+            self.assertIn((f"synth:llama-3.1-8b:{name}", 2048, (1, 8, 16, 32, 64)), gpu.asked)
 
     def test_what_fails_costs_its_own_rows(self):
         rows = self.measured(FakeGpu("qwen"))

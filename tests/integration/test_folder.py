@@ -52,11 +52,11 @@ class Folders(Case):
     def test_speculation_changes_nothing(self):
         for model in USED:
             record, _ = golden(model)
-            for sampling in ((), ("--temp", "0.8", "--seed", "7")):
-                with self.subTest(model=model.name, sampling=sampling):
-                    plain, off = self.run_one(model, record, "--draft", "none", *sampling)
-                    _, on = self.run_one(model, record, "--draft", f"replay:{plain.path}:0.8:0.3", "--pace", "lockstep",
-                                         *sampling)
+            for flags in ((), ("--temp", "0.8", "--seed", "7"), ("--math", "bf16")):
+                with self.subTest(model=model.name, flags=flags):
+                    plain, off = self.run_one(model, record, "--draft", "none", *flags)
+                    _, on = self.run_one(model, record, "--draft", f"replay:{plain.path}:0.8:0.3", "--pace", "lockstep", *flags)
+                    self.assertEqual(on["numerics_id"].split("/")[0], "bf16-t25" if "bf16" in flags else "int8")
                     self.assertEqual(on["token_ids"], off["token_ids"])
                     self.assertEqual(on["numerics_id"], off["numerics_id"])
                     self.assertGreater(on["stats"]["accepted_tokens"], 0)

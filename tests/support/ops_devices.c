@@ -1,7 +1,7 @@
 #include "tests/support/ops_devices.h"
 #include "tests/support/random.h"
 
-device *devices[2][SUPPORT_DEVICES];
+device *devices[OPS_MATH_COUNT][SUPPORT_DEVICES];
 int32_t device_count;
 
 uint32_t random_bits(void) {
@@ -28,7 +28,7 @@ void assert_near(double got, double expected, double bound, const char *what) {
 
 void open_device(const char *name, int32_t threads) {
   assert_in_range(device_count, 0, SUPPORT_DEVICES - 1);
-  for (int math = 0; math < 2; math++) {
+  for (int math = 0; math < OPS_MATH_COUNT; math++) {
     device_options o = {.math = (ops_math)math, .threads = threads};
     err e = {0};
     if (device_open(&devices[math][device_count], name, &o, NULL, &e) != ERR_OK)
@@ -50,7 +50,7 @@ int open_devices(void **state) {
 
 int close_devices(void **state) {
   (void)state;
-  for (int math = 0; math < 2; math++)
+  for (int math = 0; math < OPS_MATH_COUNT; math++)
     for (int32_t i = 0; i < device_count; i++) devices[math][i]->table->close(devices[math][i]);
   return 0;
 }

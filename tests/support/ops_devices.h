@@ -30,7 +30,7 @@ void assert_near(double got, double expected, double bound, const char *what);
 
 /* --- the devices under test, of each class of bits; [0] is the reference, in one thread --- */
 
-extern device *devices[2][SUPPORT_DEVICES];
+extern device *devices[OPS_MATH_COUNT][SUPPORT_DEVICES];
 extern int32_t device_count;
 
 void open_device(const char *name, int32_t threads);

@@ -6,6 +6,7 @@
 #include "common/base/sampler.h"
 #include "common/file/model_config.h"
 #include "common/model/kv_cache.h"
+#include "common/model/model.h"
 #include "kernels/ops.h"
 #include "wire/message.h"
 #include <setjmp.h>
@@ -76,8 +77,10 @@ static void check_words(flag_id id, const char *const *words, int count) {
 
 static void words_are_in_the_order_of_what_they_choose(void **state) {
   (void)state;
-  static const char *const math[] = {[OPS_MATH_F32] = "f32", [OPS_MATH_INT8] = "int8"};
-  check_words(FLAG_math, math, 2);
+  static const char *const math[] = {
+      [OPS_MATH_F32] = "f32", [OPS_MATH_INT8] = "int8", [OPS_MATH_BF16] = "bf16", [MODEL_MATH_AUTO] = "auto"};
+  check_words(FLAG_math, math, MODEL_MATH_AUTO + 1);
+  assert_int_equal(flag_defaults.math, MODEL_MATH_AUTO);
   check_words(FLAG_log, log_level_words, 4);
   check_words(FLAG_log_format, log_format_words, 2);
 }

@@ -11,7 +11,9 @@
 
 #include "kernels/cuda/cuda_kernels.h"
 extern "C" {
+#include "kernels/cpu/cpu_isa.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/tensor_step.h"
 #include "tests/support/quant_blocks.h"
 #include "tests/support/random.h"
 #include <cmocka.h>
@@ -156,17 +158,24 @@ struct act {
   std::vector<float> x, scale, sum;
   std::vector<int8_t> q8;
   std::vector<cpu_total> total;
+  std::vector<uint16_t> bf16;
   act(std::vector<float> from, int32_t row_count)
       : rows(row_count), columns((int32_t)(from.size() / (size_t)row_count)), x(from),
-        scale(from.size() / OPS_BLOCK), sum(scale.size()), q8(from.size()), total(scale.size()) {
+        scale(from.size() / OPS_BLOCK), sum(scale.size()), q8(from.size()), total(scale.size()),
+        bf16(from.size()) {
+    for (size_t i = 0; i < x.size(); i++) bf16[i] = tensor_bf16(x[i]);
     if (columns % OPS_BLOCK == 0)
       cpu_kernels_c.quantize(q8.data(), scale.data(), sum.data(), total.data(), x.data(), rows * columns);
   }
-  cpu_act view() { return {columns, x.data(), q8.data(), scale.data(), sum.data(), total.data(), rows}; }
+  cpu_act view() {
+    return {columns, x.data(), q8.data(), scale.data(), sum.data(), total.data(), rows, bf16.data()};
+  }
 };
 
-static std::vector<float> reference_linear(const matrix &m, act &a, bool int8) {
-  cpu_linear *kernel = int8 ? cpu_kernels_c.linear_int8[m.w.type] : nullptr;
+static std::vector<float> reference_linear(const matrix &m, act &a, ops_math math) {
+  cpu_linear *kernel = math == OPS_MATH_F32 ? nullptr : cpu_kernels_c.linear_int8[m.w.type];
+  if (math == OPS_MATH_BF16 && m.w.type == OPS_BF16 && m.w.columns % OPS_BLOCK == 0)
+    kernel = cpu_isa_kernels(cpu_isa_best())->linear_step; /* equal to the one in C, and not as slow */
   if (!kernel) kernel = cpu_kernels_c.linear_f32[m.w.type];
   const cpu_act x = a.view();
   std::vector<float> y((size_t)a.rows * (size_t)m.w.rows);
@@ -201,14 +210,25 @@ struct device_matrix {
 
 struct act_on_device {
   device_array<float> x;
-  device_array<cuda_tile> tiles;
+  device_array<uint8_t> tiles;
   int32_t columns;
-  bool int8;
-  act_on_device(int32_t rows, int32_t of_columns, bool of_int8)
+  ops_math math;
+  act_on_device(int32_t rows, int32_t of_columns, ops_math of_math)
       : x((size_t)rows * (size_t)of_columns),
-        tiles((size_t)cuda_tile_rows(rows) * (size_t)(of_columns / OPS_BLOCK)), columns(of_columns),
-        int8(of_int8) {}
-  cuda_act view() const { return {x.at(), int8 ? tiles.at() : nullptr, columns}; }
+        tiles((size_t)cuda_tile_rows(rows) * (size_t)(of_columns / OPS_BLOCK) *
+              (of_math == OPS_MATH_BF16 ? sizeof(cuda_bf16_tile) : sizeof(cuda_tile))),
+        columns(of_columns), math(of_math) {}
+  cuda_act view() const {
+    const bool whole = columns % OPS_BLOCK == 0;
+    return {x.at(), math != OPS_MATH_F32 && whole ? (cuda_tile *)tiles.at() : nullptr, columns,
+            math == OPS_MATH_BF16};
+  }
+  template <class T> std::vector<T> read_tiles() const {
+    const std::vector<uint8_t> bytes = tiles.read();
+    std::vector<T> all(bytes.size() / sizeof(T));
+    memcpy((void *)all.data(), bytes.data(), bytes.size());
+    return all;
+  }
 };
 
 /* --- rows --- */
@@ -273,10 +293,10 @@ static void activations_get_the_int8_form_of_the_reference(void **) {
     const int32_t columns = 416, blocks = columns / OPS_BLOCK;
     const batch b(rows);
     act a(hard_floats((size_t)(rows * columns)), rows);
-    act_on_device d(rows, columns, true);
+    act_on_device d(rows, columns, OPS_MATH_INT8);
     d.x.write(a.x);
     cuda_quantize(stream, b.of(rows + 3), d.view());
-    const std::vector<cuda_tile> tiles = d.tiles.read();
+    const std::vector<cuda_tile> tiles = d.read_tiles<cuda_tile>();
     for (int32_t i = 0; i < rows * blocks; i++) {
       const int32_t row = i / blocks;
       const cuda_tile &t = tiles[(size_t)(row / CUDA_TILE_ROWS * blocks + i % blocks)];
@@ -287,6 +307,24 @@ static void activations_get_the_int8_form_of_the_reference(void **) {
       assert_memory_equal(q, &a.q8[(size_t)(i * OPS_BLOCK)], sizeof q);
       same_or_no_numbers(t.scale_sum[row % CUDA_TILE_ROWS], scale_sum, 2);
       assert_memory_equal(t.halves[row % CUDA_TILE_ROWS], halves, sizeof halves);
+    }
+  }
+}
+
+static void activations_get_the_bf16_form_of_the_reference(void **) {
+  for (int32_t rows : {1, 2, 8, 9, 17}) {
+    const int32_t columns = 416, blocks = columns / OPS_BLOCK;
+    const batch b(rows);
+    act a(hard_floats((size_t)(rows * columns)), rows);
+    act_on_device d(rows, columns, OPS_MATH_BF16);
+    d.x.write(a.x);
+    cuda_quantize(stream, b.of(rows + 3), d.view());
+    const std::vector<cuda_bf16_tile> tiles = d.read_tiles<cuda_bf16_tile>();
+    for (int32_t i = 0; i < rows * columns; i++) {
+      const int32_t row = i / columns, k = i % columns, in = k % OPS_BLOCK;
+      const cuda_bf16_tile &t = tiles[(size_t)(row / CUDA_TILE_ROWS * blocks + k / OPS_BLOCK)];
+      const uint32_t word = t.words[in / CUDA_BF16_CHUNK][row % CUDA_TILE_ROWS][in % CUDA_BF16_CHUNK / 2];
+      assert_int_equal(word >> (in % 2 * 16) & 0xffff, a.bf16[(size_t)i]);
     }
   }
 }
@@ -307,16 +345,16 @@ struct trio {
   static bool adds(int32_t i) { return i != 1; }
 };
 
-static void check_trio(const trio &t, act &a, bool int8, int32_t bucket) {
+static void check_trio(const trio &t, act &a, ops_math math, int32_t bucket) {
   const batch b(a.rows);
-  act_on_device x(a.rows, a.columns, int8);
+  act_on_device x(a.rows, a.columns, math);
   x.x.write(a.x);
   cuda_linear_job jobs[3];
   std::vector<float> want[3];
   device_matrix *m[3];
   device_array<float> *y[3], *bias[3];
   for (int32_t i = 0; i < 3; i++) {
-    want[i] = reference_linear(t.m[(size_t)i], a, int8);
+    want[i] = reference_linear(t.m[(size_t)i], a, math);
     const std::vector<float> before = random_floats(want[i].size());
     m[i] = new device_matrix(t.m[(size_t)i]);
     y[i] = new device_array<float>(before);
@@ -331,7 +369,11 @@ static void check_trio(const trio &t, act &a, bool int8, int32_t bucket) {
   for (int32_t i = 0; i < 3; i++) {
     char what[80];
     snprintf(what, sizeof what, "type %d, matrix %d, %s, %d rows, %d columns", (int)t.m[(size_t)i].w.type,
-             (int)i, int8 ? "int8" : "f32", (int)a.rows, (int)a.columns);
+             (int)i,
+             math == OPS_MATH_F32    ? "f32"
+             : math == OPS_MATH_INT8 ? "int8"
+                                     : "bf16",
+             (int)a.rows, (int)a.columns);
     same_floats(y[i]->read(), want[i], what);
     delete m[i];
     delete y[i];
@@ -356,12 +398,12 @@ static void linears_of_every_type_equal_the_reference(void **) {
     for (size_t c = 0; c < CASE_COLUMNS.size(); c++) {
       const int32_t columns = CASE_COLUMNS[c];
       const trio t((ops_type)type, 37, columns);
-      for (bool int8 : {false, true}) {
+      for (ops_math math : {OPS_MATH_F32, OPS_MATH_INT8, OPS_MATH_BF16}) {
         for (size_t i = 0; i < CASE_ROWS.size();
              i++) { /* every two of type, columns and rows, not all three */
           if ((i + c + (size_t)type) % EVERY) continue;
           act a(random_floats((size_t)(CASE_ROWS[i] * columns)), CASE_ROWS[i]);
-          check_trio(t, a, int8, CASE_ROWS[i] + (int32_t)(random_bits() % 3));
+          check_trio(t, a, math, CASE_ROWS[i] + (int32_t)(random_bits() % 3));
         }
       }
     }
@@ -373,7 +415,7 @@ static void linears_of_blocks_take_any_number_of_blocks(void **) {
     for (int32_t columns : {32, 96, 576, 1056, 1120, 1536}) {
       const trio t(type, 50, columns);
       act a(random_floats((size_t)(2 * columns)), 2);
-      check_trio(t, a, true, 2);
+      check_trio(t, a, OPS_MATH_INT8, 2);
     }
   }
 }
@@ -383,7 +425,7 @@ static void linears_of_plain_types_take_any_number_of_columns(void **) {
     for (int32_t columns : {1, 31, 33, 1023, 1024, 1057}) {
       const trio t(type, 21, columns);
       act a(random_floats((size_t)(3 * columns)), 3);
-      check_trio(t, a, false, 3);
+      check_trio(t, a, OPS_MATH_F32, 3);
     }
   }
 }
@@ -392,8 +434,8 @@ static void every_number_of_rows_gives_the_same_bits(void **) {
   const trio t(OPS_Q4_1, 37, 576);
   for (int32_t rows = 1; rows <= 34; rows += ROWS_STEP) {
     act a(random_floats((size_t)(rows * 576)), rows);
-    check_trio(t, a, true, rows);
-    check_trio(t, a, false, rows);
+    check_trio(t, a, OPS_MATH_INT8, rows);
+    check_trio(t, a, OPS_MATH_F32, rows);
   }
 }
 
@@ -402,8 +444,8 @@ static void quantised_extremes_are_summed_like_the_reference(void **) {
   act a(hard_floats(1024 * 3), 3);
   for (auto &v : a.x) v = fabsf(v) < 1e30f ? v : 1e30f; /* no infinities: NaNs have no one form */
   act b(a.x, 3);
-  check_trio(t, b, true, 3);
-  check_trio(u, b, true, 3);
+  check_trio(t, b, OPS_MATH_INT8, 3);
+  check_trio(u, b, OPS_MATH_INT8, 3);
 }
 
 /* So many that each block of a grid has several groups, over the shim in several turns; a part begins in the
@@ -421,8 +463,47 @@ static void large_linears_read_their_weights_as_streams(void **) {
     for (int32_t i = 0; i < 5; i++) {
       if (type != OPS_Q4_K && i != type % 5 && i != (type + 2) % 5) continue;
       act a(random_floats((size_t)(row_counts[i] * 1536)), row_counts[i]);
-      check_trio(t, a, true, row_counts[i]);
+      check_trio(t, a, OPS_MATH_INT8, row_counts[i]);
     }
+  }
+}
+
+/* Of up to 16 rows a time. */
+static void large_linears_of_bf16_read_their_weights_as_streams(void **) {
+  const trio t(OPS_BF16, STREAMED, 1056);
+  for (int32_t rows : {1, 2, 4, 7, 8, 16, 18}) {
+    act a(random_floats((size_t)(rows * 1056)), rows);
+    check_trio(t, a, OPS_MATH_BF16, rows);
+  }
+}
+
+/* Any weights that are finite, and any inputs. */
+static void any_numbers_of_bf16_are_summed_like_the_reference(void **) {
+  const int32_t rows = 9, columns = 1024, outputs = 48;
+  matrix m = make_matrix(OPS_BF16, outputs, columns);
+  uint16_t *w = (uint16_t *)(void *)m.packed.data();
+  for (size_t i = 0; i < m.packed.size() / 2; i++) {
+    w[i] = (uint16_t)random_bits();
+    if (i / OPS_GROUP % 64 < 32) w[i] = (uint16_t)((w[i] & 0x80ff) | random_bits() % 64 << 8);
+    if ((w[i] & 0x7f80) == 0x7f80) w[i] ^= 0x4000;
+  }
+  for (bool finite : {true, false}) {
+    act a(hard_floats((size_t)(rows * columns)), rows);
+    for (auto &v : a.x)
+      if (finite && !std::isfinite(v)) v = -1e-39f;
+    act b(a.x, rows);
+    const batch of(rows);
+    act_on_device x(rows, columns, OPS_MATH_BF16);
+    x.x.write(b.x);
+    const device_matrix d(m);
+    device_array<float> y((size_t)(rows * outputs));
+    const cuda_linear_job job = {d.w, y.at(), false, nullptr};
+    cuda_linear(stream, of.of(rows), &job, 1, nullptr, nullptr, x.view());
+    const std::vector<float> got = y.read(), want = reference_linear(m, b, OPS_MATH_BF16);
+    same_or_no_numbers(got.data(), want.data(), rows * outputs);
+    size_t numbers = 0;
+    for (float v : got) numbers += std::isfinite(v);
+    assert_true(numbers > got.size() / 8 || !finite);
   }
 }
 
@@ -445,8 +526,13 @@ static void many_rows_of_large_linears_equal_the_reference(void **) {
     const trio t((ops_type)type, WIDE, columns);
     for (int32_t rows : {type % 2 ? 32 : 30, type % 2 ? 64 : 75}) {
       act a(random_floats((size_t)(rows * columns)), rows);
-      check_trio(t, a, true, rows == 30 ? 32 : rows == 75 ? 128 : rows);
+      check_trio(t, a, OPS_MATH_INT8, rows == 30 ? 32 : rows == 75 ? 128 : rows);
     }
+  }
+  const trio t(OPS_BF16, WIDE, 1056);
+  for (int32_t rows : {30, 40, 75}) {
+    act a(random_floats((size_t)(rows * 1056)), rows);
+    check_trio(t, a, OPS_MATH_BF16, rows == 30 ? 32 : rows == 40 ? 64 : 128);
   }
 #ifndef __CUDACC__
   shim::shared_max = usual;
@@ -457,7 +543,7 @@ static void many_rows_of_large_linears_equal_the_reference(void **) {
 static void many_rows_of_many_outputs_equal_the_reference(void **) {
   const trio t(OPS_Q4_1, 800, 64);
   act a(random_floats(33 * 64), 33);
-  check_trio(t, a, true, 33);
+  check_trio(t, a, OPS_MATH_INT8, 33);
 }
 
 /* More outputs than a parted weight has: sums of one chain. */
@@ -468,19 +554,20 @@ static void large_matrices_are_not_parted(void **) {
   const struct {
     ops_type type;
     int32_t columns, rows;
-  } cases[] = {{OPS_Q4_1, 1024, 2}, {OPS_F16, 1024, 2}, {OPS_Q4_1, 1056, 33}, {OPS_Q6_K, 1024, 64}};
+  } cases[] = {{OPS_Q4_1, 1024, 2},  {OPS_F16, 1024, 2},  {OPS_Q4_1, 1056, 33},
+               {OPS_Q6_K, 1024, 64}, {OPS_BF16, 1024, 3}, {OPS_BF16, 1024, 9}};
   for (const auto &c : cases) {
     const int32_t rows = c.rows;
     const matrix m = make_matrix(c.type, OPS_PARTED_OUTPUTS + 600, c.columns);
     act a(random_floats((size_t)(c.columns * rows)), rows);
     const batch b(rows);
-    act_on_device x(rows, c.columns, true);
+    act_on_device x(rows, c.columns, OPS_MATH_BF16);
     x.x.write(a.x);
     const device_matrix d(m);
     device_array<float> y((size_t)(rows * m.w.rows));
     const cuda_linear_job job = {d.w, y.at(), false, nullptr};
     cuda_linear(stream, b.of(rows), &job, 1, nullptr, nullptr, x.view());
-    same_floats(y.read(), reference_linear(m, a, true), "large");
+    same_floats(y.read(), reference_linear(m, a, OPS_MATH_BF16), "large");
   }
 }
 
@@ -495,11 +582,12 @@ static const normed_case NORMED[] = {
     {OPS_Q4_1, 70, 576, 1},   {OPS_Q4_1, 70, 576, 5},   {OPS_Q8_0, 33, 1536, 2},   {OPS_Q8_0, 16, 64, 9},
     {OPS_Q4_1, 20, 4096, 9},  {OPS_Q6_K, 40, 2048, 3},  {OPS_F16, 35, 64, 4},      {OPS_Q4_K, 16, 2304, 17},
     {OPS_Q5_K, 130, 1536, 1}, {OPS_Q3_K, 130, 1536, 4}, {OPS_Q4_K, 130, 1536, 12}, {OPS_Q4_K, 130, 1024, 33},
+    {OPS_BF16, 130, 1056, 1}, {OPS_BF16, 70, 576, 7},   {OPS_BF16, 20, 4096, 9},   {OPS_BF16, 130, 1024, 33},
 };
 
 static void a_linear_takes_its_input_through_a_norm(void **) {
   for (const normed_case &c : NORMED) {
-    for (bool int8 : {true, false}) {
+    for (ops_math math : {OPS_MATH_INT8, OPS_MATH_F32, OPS_MATH_BF16}) {
       for (bool head : {false, true}) {
         const batch b(c.rows);
         const std::vector<float> raw = random_floats((size_t)(c.rows * c.columns)),
@@ -507,13 +595,13 @@ static void a_linear_takes_its_input_through_a_norm(void **) {
         const device_array<float> dx(raw), dw(w);
         const matrix m = make_matrix(c.type, c.outputs, c.columns);
         const device_matrix d(m);
-        act_on_device room(c.rows, c.columns, int8);
+        act_on_device room(c.rows, c.columns, math);
         device_array<float> y((size_t)(c.rows * c.outputs));
         const cuda_linear_job job = {d.w, y.at(), false, nullptr};
         const cuda_norm_source norm = {dx.at(), dw.at(), 1e-6f};
         cuda_linear(stream, b.of(c.rows, head), &job, 1, &norm, nullptr, room.view());
         act a(reference_norm(raw, w, 1e-6f, head ? b.head.data() : nullptr), c.rows);
-        same_floats(y.read(), reference_linear(m, a, int8), "norm and linear");
+        same_floats(y.read(), reference_linear(m, a, math), "norm and linear");
       }
     }
   }
@@ -521,7 +609,7 @@ static void a_linear_takes_its_input_through_a_norm(void **) {
 
 static void swiglu_is_silu_of_gate_times_up(void **) {
   for (const normed_case &c : NORMED) {
-    for (bool int8 : {true, false}) {
+    for (ops_math math : {OPS_MATH_INT8, OPS_MATH_F32, OPS_MATH_BF16}) {
       for (bool with_norm : {false, true}) {
         const batch b(c.rows);
         const std::vector<float> raw = random_floats((size_t)(c.rows * c.columns)),
@@ -530,7 +618,7 @@ static void swiglu_is_silu_of_gate_times_up(void **) {
         const matrix gate = make_matrix(c.type, c.outputs, c.columns),
                      up = make_matrix(c.type, c.outputs, c.columns);
         const device_matrix d_gate(gate), d_up(up);
-        act_on_device x(c.rows, c.columns, int8);
+        act_on_device x(c.rows, c.columns, math);
         x.x.write(raw);
         device_array<float> y((size_t)(c.rows * c.outputs));
         const cuda_norm_source norm = {dx.at(), dw.at(), 1e-5f};
@@ -538,8 +626,8 @@ static void swiglu_is_silu_of_gate_times_up(void **) {
                            y.at());
         act a(with_norm ? reference_norm(raw, w, 1e-5f, nullptr) : raw, c.rows);
         std::vector<float> want(y.n);
-        cpu_kernels_c.swiglu(want.data(), reference_linear(gate, a, int8).data(),
-                             reference_linear(up, a, int8).data(), (int32_t)y.n);
+        cpu_kernels_c.swiglu(want.data(), reference_linear(gate, a, math).data(),
+                             reference_linear(up, a, math).data(), (int32_t)y.n);
         same_floats(y.read(), want, "swiglu");
       }
     }
@@ -590,7 +678,7 @@ static stored store(const stored_case &c, const std::vector<matrix> &m, const ac
   plain.paths = device_paths.at();
   plain.row_count = c.rows;
   b.device.write({plain});
-  act_on_device x(c.rows, c.columns, true);
+  act_on_device x(c.rows, c.columns, c.type == OPS_BF16 ? OPS_MATH_BF16 : OPS_MATH_INT8);
   x.x.write(a.x);
   const device_matrix dq(m[0]), dk(m[1]), dv(m[2]);
   device_array<float> q((size_t)(c.rows * m[0].w.rows)), k((size_t)(c.rows * m[1].w.rows)),
@@ -611,6 +699,8 @@ static void a_linear_stores_what_it_makes(void **) {
                                {OPS_Q4_1, OPS_Q4_1, 4, 2, 1536, 11},
                                {OPS_Q6_K, OPS_Q6_K, MANY_HEADS, 2, 1024, 40},
                                {OPS_Q4_0, OPS_Q4_0, MANY_HEADS, 2, 1056, 64},
+                               {OPS_BF16, OPS_BF16, 9, 3, 1056, 3},
+                               {OPS_BF16, OPS_Q6_K, MANY_HEADS, 2, 1024, 40},
                                /* of one launch */
                                {OPS_Q4_K, OPS_Q6_K, MANY_HEADS, 2, 1536, 1},
                                {OPS_Q5_K, OPS_Q6_K, MANY_HEADS, 1, 512, 2},
@@ -645,7 +735,7 @@ static void check_pair(ops_type first, int32_t rows, bool with_norm, bool head) 
   const device_array<float> dx(raw), dw(w);
   const matrix m[2] = {make_matrix(first, MANY_HEADS * 16, columns), make_matrix(OPS_Q6_K, 40, columns)};
   const device_matrix d[2] = {device_matrix(m[0]), device_matrix(m[1])};
-  act_on_device x(bucket, columns, true);
+  act_on_device x(bucket, columns, OPS_MATH_INT8);
   x.x.write(raw);
   device_array<float> y0((size_t)(bucket * m[0].w.rows)), y1((size_t)(bucket * m[1].w.rows));
   const cuda_linear_job jobs[2] = {{d[0].w, y0.at(), false, nullptr}, {d[1].w, y1.at(), false, nullptr}};
@@ -657,7 +747,7 @@ static void check_pair(ops_type first, int32_t rows, bool with_norm, bool head) 
   for (int32_t i = 0; i < 2; i++) {
     std::vector<float> got = i ? y1.read() : y0.read();
     got.resize((size_t)(rows * m[i].w.rows));
-    same_floats(got, reference_linear(m[i], a, true), i ? "the second type" : "the first type");
+    same_floats(got, reference_linear(m[i], a, OPS_MATH_INT8), i ? "the second type" : "the first type");
   }
 }
 
@@ -674,9 +764,10 @@ static void replay(int32_t outputs, int32_t bucket) {
   batch b(bucket);
   act a(random_floats((size_t)(bucket * columns)), bucket);
   const matrix m = make_matrix(OPS_Q4_1, outputs, columns);
-  const std::vector<float> want = reference_linear(m, a, true), poison((size_t)(bucket * outputs), -1.5f);
+  const std::vector<float> want = reference_linear(m, a, OPS_MATH_INT8),
+                           poison((size_t)(bucket * outputs), -1.5f);
   const device_matrix d(m);
-  act_on_device x(bucket, columns, true);
+  act_on_device x(bucket, columns, OPS_MATH_INT8);
   x.x.write(a.x);
   device_array<float> y(poison);
   const cuda_linear_job job = {d.w, y.at(), false, nullptr};
@@ -709,12 +800,15 @@ int main(void) {
       cmocka_unit_test(rows_are_embedded_from_every_type),
       cmocka_unit_test(a_norm_is_that_of_the_rows_or_of_the_head_rows),
       cmocka_unit_test(activations_get_the_int8_form_of_the_reference),
+      cmocka_unit_test(activations_get_the_bf16_form_of_the_reference),
       cmocka_unit_test(linears_of_every_type_equal_the_reference),
       cmocka_unit_test(linears_of_blocks_take_any_number_of_blocks),
       cmocka_unit_test(linears_of_plain_types_take_any_number_of_columns),
       cmocka_unit_test(every_number_of_rows_gives_the_same_bits),
       cmocka_unit_test(quantised_extremes_are_summed_like_the_reference),
       cmocka_unit_test(large_linears_read_their_weights_as_streams),
+      cmocka_unit_test(large_linears_of_bf16_read_their_weights_as_streams),
+      cmocka_unit_test(any_numbers_of_bf16_are_summed_like_the_reference),
       cmocka_unit_test(many_rows_of_large_linears_equal_the_reference),
       cmocka_unit_test(many_rows_of_many_outputs_equal_the_reference),
       cmocka_unit_test(large_matrices_are_not_parted),

@@ -25,22 +25,32 @@ static double step_of(const float *x, size_t at) {
   return largest / 127;
 }
 
-/* |error| of one output: f32 rounding of every step, and half a step of every quantised activation. */
-static double linear_bound(const matrix *m, int32_t out, const float *x, int32_t row, bool int8) {
+/* How the activations of a linear are rounded. */
+typedef enum { AS_F32, AS_INT8, AS_BF16 } rounding;
+
+static rounding rounding_of(ops_math math, ops_type type) {
+  if (math == OPS_MATH_BF16 && type == OPS_BF16) return AS_BF16;
+  return math != OPS_MATH_F32 && quant_type_of(type) ? AS_INT8 : AS_F32;
+}
+
+/* |error| of one output: f32 rounding of every step, half a step of every quantised activation, half a unit
+ * of every one in bf16, and what a tensor core cuts off there. */
+static double linear_bound(const matrix *m, int32_t out, const float *x, int32_t row, rounding how) {
   double bound = 0, step = 0;
   for (int32_t k = 0; k < m->columns; k++) {
     size_t at = (size_t)row * (size_t)m->columns + (size_t)k;
-    if (int8 && k % OPS_BLOCK == 0) step = step_of(x, at);
+    if (how == AS_INT8 && k % OPS_BLOCK == 0) step = step_of(x, at);
     double w = fabs(m->values[(size_t)out * (size_t)m->columns + (size_t)k]);
     /* where there are minima, two parts may cancel: bound their sizes, which are below 4 */
     bound += (w + 4) * (fabs((double)x[at]) + 1) * SUPPORT_F32_EPS * SUPPORT_ROUNDINGS;
-    if (int8) bound += w * 0.5 * step * (1 + 1e-5);
+    if (how == AS_INT8) bound += w * 0.5 * step * (1 + 1e-5);
+    if (how == AS_BF16) bound += w * fabs((double)x[at]) * (0x1p-9 + 0x1p-20);
   }
   return bound;
 }
 
 static void check_linear_values(const matrix *m, const float *x, int32_t count, const float *y,
-                                const float *before, const float *bias, bool int8) {
+                                const float *before, const float *bias, rounding how) {
   for (int32_t t = 0; t < count; t++) {
     for (int32_t r = 0; r < m->rows; r++) {
       size_t at = (size_t)t * (size_t)m->rows + (size_t)r;
@@ -49,7 +59,7 @@ static void check_linear_values(const matrix *m, const float *x, int32_t count, 
         sum += m->values[(size_t)r * (size_t)m->columns + (size_t)k] *
                (double)x[(size_t)t * (size_t)m->columns + (size_t)k];
       }
-      assert_near((double)y[at], sum, linear_bound(m, r, x, t, int8), "linear");
+      assert_near((double)y[at], sum, linear_bound(m, r, x, t, how), "linear");
     }
   }
 }
@@ -87,9 +97,9 @@ static void check_linear(const linear_case *c) {
   float *y[SUPPORT_DEVICES], *y2[SUPPORT_DEVICES];
   for (int32_t i = 0; i < device_count; i++)
     run_linear(devices[c->math][i], c, &m, &second, x, before, bias, &y[i], &y2[i]);
-  bool quantised = c->math == OPS_MATH_INT8 && quant_type_of(c->type);
-  check_linear_values(&m, x, c->count, y[0], c->add ? before : NULL, c->bias ? bias : NULL, quantised);
-  check_linear_values(&second, x, c->count, y2[0], NULL, NULL, quantised);
+  rounding how = rounding_of(c->math, c->type);
+  check_linear_values(&m, x, c->count, y[0], c->add ? before : NULL, c->bias ? bias : NULL, how);
+  check_linear_values(&second, x, c->count, y2[0], NULL, NULL, how);
   for (int32_t i = 1; i < device_count; i++) {
     assert_same(devices[c->math][i], y[i], y[0], n * sizeof *before, "linear");
     assert_same(devices[c->math][i], y2[i], y2[0], n2 * sizeof *before, "linear, first matrix");
@@ -114,7 +124,8 @@ static void linear_agrees(void **state) {
   int cases = 0;
   for (int type = 0; type < OPS_TYPE_COUNT; type++) {
     bool wide = is_wide((ops_type)type);
-    for (int math = 0; math < 2; math++) {
+    for (int math = 0; math < OPS_MATH_COUNT; math++) {
+      if (math == OPS_MATH_BF16 && type != OPS_BF16 && type != OPS_Q4_1) continue;
       for (size_t r = 0; r < 4; r++) {
         for (size_t k = 0; k < (wide ? 2 : 3); k++) {
           for (size_t n = 0; n < 7; n++, cases++) {
@@ -134,8 +145,8 @@ static void linear_agrees_for_every_number_of_rows(void **state) {
   for (int type = 0; type < OPS_TYPE_COUNT; type++) {
     int32_t width = is_wide((ops_type)type) ? 512 : 96;
     for (int32_t count = 1; count <= ROWS_MAX; count++, cases++)
-      check_linear(&(linear_case){(ops_type)type, cases % 3 != 0 ? OPS_MATH_INT8 : OPS_MATH_F32, cases % 2,
-                                  37, width, count, cases % 5 == 0});
+      check_linear(&(linear_case){(ops_type)type, (ops_math)(cases % OPS_MATH_COUNT), cases % 2, 37, width,
+                                  count, cases % 5 == 0});
   }
 }
 
@@ -144,6 +155,9 @@ static void linear_takes_odd_shapes(void **state) {
   /* columns that fill no block */
   check_linear(&(linear_case){OPS_F32, OPS_MATH_INT8, false, 5, 7, 3, true});
   check_linear(&(linear_case){OPS_F16, OPS_MATH_F32, true, 40, 33, 4, false});
+  check_linear(&(linear_case){OPS_BF16, OPS_MATH_BF16, true, 40, 33, 4, false});
+  check_linear(
+      &(linear_case){OPS_BF16, OPS_MATH_BF16, false, 21, 1056, 5, true}); /* parts of 8 and 9 blocks */
   check_linear(&(linear_case){OPS_Q4_1, OPS_MATH_INT8, false, 16, 1536, 8, true});
 }
 
@@ -179,7 +193,7 @@ static void check_extreme(const extreme *c, int32_t signs) {
     device *d = devices[OPS_MATH_INT8][i];
     device_act *in = act_of(d, ROWS, COLUMNS, true, x);
     float *y = linear_of(d, &m, in, ROWS);
-    if (!reference) check_linear_values(&m, x, ROWS, y, NULL, NULL, true);
+    if (!reference) check_linear_values(&m, x, ROWS, y, NULL, NULL, AS_INT8);
     if (reference) assert_same(d, y, reference, ROWS * 16 * sizeof *y, "linear at its extremes");
     d->table->act_drop(d, in);
     if (reference)

@@ -101,15 +101,16 @@ static double run_f32(const arch_case *a, const golden *g, const model_file *f, 
 }
 
 /* Fed with the golden answer, it chooses the same wherever the choice was clear. Returns the flips. */
-static int32_t run_int8(const arch_case *a, const golden *g, const model_file *f) {
-  run r = open_run(f, OPS_MATH_INT8, support_device());
+static int32_t run_rounded(const arch_case *a, const golden *g, const model_file *f, ops_math math) {
+  run r = open_run(f, math, support_device());
   static float logits[LOGIT_ROWS * VOCAB];
   int32_t flips = 0;
   run_prompt(&r, g, logits);
   int32_t token = support_argmax(r.m, 0, LOGIT_ROWS - 1);
   for (int32_t i = 0; i < g->output_count; i++) {
     if (token != g->output[i] && g->margins[i] > INT8_MARGIN)
-      fail_msg("%s: int8 chose %d instead of %d, margin %.4f", a->name, token, g->output[i], g->margins[i]);
+      fail_msg("%s: %s chose %d instead of %d, margin %.4f", a->name, model_numerics(r.m, KV_F16), token,
+               g->output[i], g->margins[i]);
     flips += token != g->output[i];
     token = feed(&r, g->output[i]);
   }
@@ -127,11 +128,12 @@ static double run_gguf(const arch_case *a, const golden *g, arch_frequencies how
   return worst;
 }
 
-static void check_int8(const arch_case *a, const golden *g) {
+static void check_rounded(const arch_case *a, const golden *g, ops_math math) {
   gguf_builder bytes;
-  model_file *f = arch_open_gguf(a, GB_TYPE_Q8_0, ARCH_ROUNDED, &bytes);
-  int32_t flips = run_int8(a, g, f);
-  print_message("%s: int8 flips %d of %d\n", a->name, flips, g->output_count);
+  model_file *f = arch_open_gguf(a, math == OPS_MATH_INT8 ? GB_TYPE_Q8_0 : GGUF_BF16, ARCH_ROUNDED, &bytes);
+  int32_t flips = run_rounded(a, g, f, math);
+  print_message("%s: %s flips %d of %d\n", a->name, math == OPS_MATH_INT8 ? "int8" : "bf16", flips,
+                g->output_count);
   model_file_close(f);
   gb_free(&bytes);
 }
@@ -150,7 +152,8 @@ static void check_case(const arch_case *a) {
                 errors[0], errors[1], errors[2]);
   for (int i = 0; i < 3; i++) assert_true(errors[i] <= LOGIT_ERROR);
   model_file_close(folder);
-  check_int8(a, rounded);
+  check_rounded(a, rounded, OPS_MATH_INT8);
+  check_rounded(a, rounded, OPS_MATH_BF16);
   free(rounded);
   free(exact);
 }
@@ -184,8 +187,27 @@ static void folders_and_gguf_agree(void **state) {
   for (int32_t i = 0; i < ARCH_COUNT; i++) check_same_bits(&ARCH_CASES[i]);
 }
 
+/* bf16 without being asked for: only for BF16 weights, and only on a GPU. */
+static void math_follows_weights_and_device(void **state) {
+  (void)state;
+  gguf_builder of_bf16, of_q8_0;
+  model_file *bf16 = arch_open_gguf(&ARCH_CASES[0], GGUF_BF16, ARCH_EXACT, &of_bf16),
+             *q8_0 = arch_open_gguf(&ARCH_CASES[0], GB_TYPE_Q8_0, ARCH_EXACT, &of_q8_0);
+  assert_int_equal(model_math(MODEL_MATH_AUTO, bf16, "cuda:0"), OPS_MATH_BF16);
+  assert_int_equal(model_math(MODEL_MATH_AUTO, bf16, "cpu:c"), OPS_MATH_INT8);
+  assert_int_equal(model_math(MODEL_MATH_AUTO, q8_0, "cuda:0"), OPS_MATH_INT8);
+  assert_int_equal(model_math(MODEL_MATH_AUTO, NULL, "cuda:0"), OPS_MATH_INT8);
+  assert_int_equal(model_math(OPS_MATH_F32, bf16, "cuda:0"), OPS_MATH_F32);
+  assert_int_equal(model_math(OPS_MATH_BF16, q8_0, "cpu"), OPS_MATH_BF16);
+  model_file_close(bf16);
+  model_file_close(q8_0);
+  gb_free(&of_bf16);
+  gb_free(&of_q8_0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(every_architecture),
-                                     cmocka_unit_test(folders_and_gguf_agree)};
+                                     cmocka_unit_test(folders_and_gguf_agree),
+                                     cmocka_unit_test(math_follows_weights_and_device)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

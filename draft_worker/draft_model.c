@@ -42,7 +42,7 @@ static int open_engine(draft_model *m, const flag_values *a, const logger *log, 
 }
 
 int draft_model_open(draft_model *m, const flag_values *a, const logger *log, draft_options *o, err *e) {
-  const device_options d = {.math = OPS_MATH_INT8, .threads = a->threads, .spin_us = a->spin, .tested = true};
+  const device_options d = {.threads = a->threads, .spin_us = a->spin, .tested = true};
   progress loading = progress_begin("loading the model", log, false); /* a conversation may have begun */
   model_options own = {
       .progress = progress_show, .progress_context = &loading, .repack_cache = a->repack_cache, .log = log};
@@ -50,7 +50,8 @@ int draft_model_open(draft_model *m, const flag_values *a, const logger *log, dr
   int rc = open_files(m, a, e);
   if (rc == ERR_OK) rc = settle_cache(m, a, &cache, e);
   if (rc == ERR_OK) own.cache = kv_needs(model_file_config(m->file), &cache);
-  if (rc == ERR_OK) rc = device_open(&m->device, a->device, &d, &m->memory, e);
+  if (rc == ERR_OK)
+    rc = model_open_device(&m->device, m->file, a->device, MODEL_MATH_AUTO, d, log, &m->memory, e);
   if (rc == ERR_OK) rc = model_open(&m->model, m->file, m->device, &own, &m->memory, e);
   if (rc == ERR_OK) rc = kv_open(&m->kv, m->device, model_shape(m->model), &cache, &m->memory, e);
   if (rc == ERR_OK) rc = open_engine(m, a, log, e);

@@ -13,9 +13,9 @@ static bool names(const char *wanted, const char *name) {
   return strncmp(wanted, name, size) == 0 && (!name[size] || name[size] == ':');
 }
 
-/* Opens the device, and tries it if that was asked for. */
-static int try_device(const target_arguments *a, const char *name, uint64_t *took_us, err *e) {
-  const device_options o = {.math = model_math(a->given.math, NULL, name), .threads = a->given.threads};
+/* Opens the device for a math, and tries it if that was asked for. */
+static int try_device(const target_arguments *a, const char *name, ops_math math, uint64_t *took_us, err *e) {
+  const device_options o = {.math = math, .threads = a->given.threads};
   device *d;
   int rc = device_open(&d, name, &o, NULL, e);
   if (rc != ERR_OK) return rc;
@@ -26,6 +26,12 @@ static int try_device(const target_arguments *a, const char *name, uint64_t *too
   return rc;
 }
 
+/* A GPU that BF16 models cannot have the class of that --math auto gives them. */
+static bool lacks_bf16(const target_arguments *a, const char *name) {
+  uint64_t took_us;
+  return strncmp(name, "cuda", 4) == 0 && try_device(a, name, OPS_MATH_BF16, &took_us, NULL) != ERR_OK;
+}
+
 /* False: it is refused. */
 static bool print_device(const target_arguments *a, const devices_entry *d, bool chosen) {
   uint64_t took_us;
@@ -34,9 +40,9 @@ static bool print_device(const target_arguments *a, const devices_entry *d, bool
     printf("%s missing: %s; it needs %s\n", d->name, d->what, d->lacks);
   } else if (!a->given.self_test) {
     printf("%s %s: %s\n", d->name, chosen ? "chosen" : "available", d->what);
-  } else if (try_device(a, d->name, &took_us, &e) == ERR_OK) {
-    printf("%s %s: %s, self-test passed in %.0f ms\n", d->name, chosen ? "chosen" : "available", d->what,
-           (double)took_us / 1000);
+  } else if (try_device(a, d->name, model_math(a->given.math, NULL, d->name), &took_us, &e) == ERR_OK) {
+    printf("%s %s: %s, self-test passed in %.0f ms%s\n", d->name, chosen ? "chosen" : "available", d->what,
+           (double)took_us / 1000, lacks_bf16(a, d->name) ? ", but not that of bf16-t25 (--math)" : "");
   } else {
     printf("%s refused: %s\n", d->name, e.text);
   }
@@ -50,7 +56,8 @@ static bool print_unlisted(const target_arguments *a, bool *fine) {
   uint64_t took_us;
   target_arguments plain = *a;
   plain.given.self_test = false;
-  if (!a->given.self_test && try_device(&plain, d.name, &took_us, NULL) != ERR_OK) return false;
+  if (!a->given.self_test && try_device(&plain, d.name, OPS_MATH_INT8, &took_us, NULL) != ERR_OK)
+    return false;
   *fine &= print_device(a, &d, true);
   return true;
 }

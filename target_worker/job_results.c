@@ -60,7 +60,7 @@ static void step_succeeded(step_context *c, verifier *v, session *s, const engin
 static void end_without_numbers(step_context *c, session *s) {
   snprintf(s->trouble, sizeof s->trouble,
            "the model's outputs at position %d are no numbers: is the file whole? If so, its values are too "
-           "large for this precision: try --math f32, if this was int8",
+           "large for this precision: try --math f32, if this was not",
            s->committed.length);
   session_end_finish(c, s, WIRE_FINISH_ERROR, ERR_FORMAT, s->trouble);
 }

@@ -51,28 +51,6 @@ static int settle_cache(kv_options *o, const model_config *c, target_arguments *
   return memory_needs_check(&n, memory, NULL, e);
 }
 
-static int open_device(target_model *m, const target_arguments *a, err *e) {
-  const device_options d = {.math = (ops_math)a->given.math,
-                            .threads = a->given.threads,
-                            .threads_beside = a->given.threads_beside,
-                            .spin_us = a->given.spin,
-                            .cpus = a->pin_count ? a->pin : NULL,
-                            .cpu_count = a->pin_count,
-                            .tested = true};
-  return device_open(&m->device, a->given.device, &d, &m->memory, e);
-}
-
-/* A GPU whose tensor cores add in another way is refused for bf16, which only the model has wanted for. */
-static int open_device_for_model(target_model *m, target_arguments *a, const logger *log, err *e) {
-  const int32_t wanted = a->given.math;
-  a->given.math = (int32_t)model_math(wanted, m->file, a->given.device);
-  int rc = open_device(m, a, e);
-  if (rc != ERR_UNSUPPORTED || wanted != MODEL_MATH_AUTO || a->given.math != OPS_MATH_BF16) return rc;
-  log_line(log, LOG_WARNING, "%s; BF16 weights are multiplied in f32, which is slow", e->text);
-  a->given.math = OPS_MATH_INT8;
-  return open_device(m, a, e);
-}
-
 static int open_model(target_model *m, target_arguments *a, const kv_options *cache, const logger *log,
                       err *e) {
   progress loading = progress_begin("loading the model", log, true);
@@ -81,7 +59,14 @@ static int open_model(target_model *m, target_arguments *a, const kv_options *ca
                      .repack_cache = a->given.repack_cache,
                      .log = log,
                      .cache = kv_needs(model_file_config(m->file), cache)};
-  int rc = open_device_for_model(m, a, log, e);
+  const device_options d = {.threads = a->given.threads,
+                            .threads_beside = a->given.threads_beside,
+                            .spin_us = a->given.spin,
+                            .cpus = a->pin_count ? a->pin : NULL,
+                            .cpu_count = a->pin_count,
+                            .tested = true};
+  int rc = model_open_device(&m->device, m->file, a->given.device, a->given.math, d, log, &m->memory, e);
+  if (rc == ERR_OK) a->given.math = (int32_t)m->device->math;
   if (rc == ERR_OK) rc = model_open(&m->model, m->file, m->device, &o, &m->memory, e);
   progress_end(&loading);
   return rc;

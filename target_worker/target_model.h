@@ -32,4 +32,4 @@ void target_model_warmup(target_model *m, int32_t blocks);
 void target_model_close(target_model *m); /* one that was never opened, or not wholly, is allowed */
 
 /* How the cache of a model with this arithmetic keeps its rows. */
-kv_type target_model_kv_type(int32_t math); /* an ops_math */
+kv_type target_model_kv_type(int32_t math); /* as model_math has it */

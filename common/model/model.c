@@ -67,13 +67,13 @@ static void list_activations(model *m, activation out[ACTIVATIONS]) {
   memcpy(out, all, sizeof all);
 }
 
-/* About: floats, and a byte and something for each where a linear reads them as int8. */
+/* About: floats, and a byte and something for each where a linear reads them as int8, two more as bf16. */
 static size_t activation_bytes(model *m) {
   activation list[ACTIVATIONS];
-  size_t bytes = 0;
+  size_t bytes = 0, input = m->device->math == OPS_MATH_BF16 ? 8 : 6;
   list_activations(m, list);
   for (int32_t i = 0; i < ACTIVATIONS; i++)
-    bytes += (size_t)MODEL_ROWS_MAX * (size_t)list[i].columns * (list[i].input ? 6 : 4);
+    bytes += (size_t)MODEL_ROWS_MAX * (size_t)list[i].columns * (list[i].input ? input : sizeof(float));
   return bytes;
 }
 
@@ -118,10 +118,31 @@ const char *model_numerics_id(ops_math math, kv_type type) {
   return ids[math][type];
 }
 
+static bool has_bf16(const model_file *f) {
+  static const model_role roles[] = {MODEL_Q, MODEL_ATTN_OUTPUT, MODEL_UP, MODEL_DOWN};
+  for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+    if (model_file_tensor(f, roles[i], 0)->type == GGUF_BF16) return true;
+  return false;
+}
+
 ops_math model_math(int32_t wanted, const model_file *f, const char *device_name) {
   if (wanted != MODEL_MATH_AUTO) return (ops_math)wanted;
   const bool gpu = strncmp(device_name, "cuda", strlen("cuda")) == 0;
-  return gpu && f && model_file_tensor(f, MODEL_UP, 0)->type == GGUF_BF16 ? OPS_MATH_BF16 : OPS_MATH_INT8;
+  return gpu && f && has_bf16(f) ? OPS_MATH_BF16 : OPS_MATH_INT8;
+}
+
+int model_open_device(device **out, const model_file *f, const char *name, int32_t wanted, device_options o,
+                      const logger *log, mem *mm, err *e) {
+  o.math = model_math(wanted, f, name);
+  int rc = device_open(out, name, &o, mm, e);
+  if (rc != ERR_UNSUPPORTED || wanted != MODEL_MATH_AUTO || o.math != OPS_MATH_BF16) return rc;
+  o.math = OPS_MATH_INT8;
+  *e = (err){0};
+  rc = device_open(out, name, &o, mm, e);
+  if (rc == ERR_OK)
+    log_line(log, LOG_WARNING,
+             "%s does not compute class bf16-t25: BF16 weights are multiplied in f32, slowly", name);
+  return rc;
 }
 
 static int open_parts(model *m, const model_file *f, const model_options *o, err *e) {

@@ -31,10 +31,14 @@ const model_config *model_shape(const model *m);
 const char *model_numerics(const model *m, kv_type type);
 /* The same without a model: it depends on the program alone. Static. */
 const char *model_numerics_id(ops_math math, kv_type type);
-/* What --math asks for: an ops_math, or MODEL_MATH_AUTO, which is bf16 for a model whose matrices are BF16 on
- * a GPU, which its name tells, and else int8. f NULL: no model. */
+/* What --math wants: an ops_math, or MODEL_MATH_AUTO, which is bf16 for a model that has BF16 weights in its
+ * first layer, on a GPU, as the device's name tells, and else int8. f NULL: no model. */
 #define MODEL_MATH_AUTO ((int32_t)OPS_MATH_COUNT)
 ops_math model_math(int32_t wanted, const model_file *f, const char *device_name);
+/* Opens a device for the model, with that math, as device_open does. A GPU whose tensor cores add in another
+ * way is refused for bf16: where nobody but `auto` wants it, it is opened for int8, which a warning tells. */
+int model_open_device(device **out, const model_file *f, const char *name, int32_t wanted, device_options o,
+                      const logger *log, mem *m, err *e);
 /* What the model computes on, as HELLO names it: "cpu:avx2". Static. */
 const char *model_device_name(const model *m);
 /* The widest forward that costs what one of so many rows costs. */
@@ -66,14 +70,14 @@ int32_t model_sampled(const model *m, int32_t segment, int32_t row);
 const ops_ranked *model_ranked(const model *m, int32_t segment, int32_t row);
 /* All of them at once, which takes less time than one by one. */
 void model_rank_all(const model *m);
-/* The state that entered layer `tap`, of a row whose segment wanted for it: f32 [embed], valid until the next
- * forward. NULL: nobody wanted, or the device is lost. */
+/* The state that entered layer `tap`, of a row whose segment asked for it: f32 [embed], valid until the next
+ * forward. NULL: nobody asked, or the device is lost. */
 const float *model_tapped(const model *m, int32_t segment, int32_t row, int32_t tap);
 /* From now on, segments may ask for fused rows: fc's taps in fc's order. f stays the caller's, and open as
  * long as forwards run. ERR_UNSUPPORTED: it has no parts (fusion_parts), or is of another device or width;
  * ERR_NOMEM. */
 int model_fuse(model *m, const fusion *f);
-/* Of a row whose segment wanted for it: f32 [fusion_width], as model_tapped. */
+/* Of a row whose segment asked for it: f32 [fusion_width], as model_tapped. */
 const float *model_fused(const model *m, int32_t segment, int32_t row);
 /* The tokens of rankings, from now on, which are [0, count): the model's own token i is token tokens[i], each
  * another one, and is never listed where that is < 0; tokens NULL: they are the model's own, as all of them

@@ -45,7 +45,7 @@ struct linear_args {
   cuda_store store; /* for the roles; angles NULL: all are plain */
   struct {
     int32_t warps, turns; /* the slots of a block: each warp sums one a turn */
-    int32_t depth;        /* stages of a warp's ring, 2 or more */
+    int32_t depth;        /* stages of a warp's ring, or of a team's, 2 or more */
     int32_t form_bytes;   /* of a block of all rows in shared memory; 0: the tiles are read where they are */
   } stream;               /* linear_stream.cuh */
   linear_matrix matrix[CUDA_JOBS_MAX];
@@ -229,7 +229,7 @@ DEVICE_CODE linear_output linear_output_of(const linear_args &a, linear_output o
   return o;
 }
 
-/* Rows [first, first + count), of which the threads of a unit take every few. What an output needs besides
+/* Rows [first, first + count), shared by the threads of a unit. What an output needs besides
  * its sums is asked for by several rows at once. */
 DEVICE_CODE void linear_finish_rows(const linear_args &a, const float *sums, int32_t rows_max, int32_t first,
                                     int32_t count) {

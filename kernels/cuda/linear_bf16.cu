@@ -14,6 +14,11 @@ constexpr int32_t TILE_CHUNKS = TILE_BYTES / 16;
 static_assert(TEAM_CHUNKS == 2 * DEVICE_LANES && TILE_CHUNKS == DEVICE_LANES,
               "a warp copies a tile, or half a group");
 
+/* The swizzle of device_team_factor counts from addresses that are multiples of this. */
+constexpr int32_t TEAM_ALIGNMENT = 256;
+static_assert(TEAM_GROUP_BYTES % TEAM_ALIGNMENT == 0 && TILE_BYTES % TEAM_ALIGNMENT == 0,
+              "so are blocks and stages");
+
 struct team {
   int32_t thread;     /* of it */
   int32_t unit, part; /* of its first group, and which part of them it sums */

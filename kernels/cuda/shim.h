@@ -21,7 +21,7 @@
 #include <cuda_runtime.h>
 
 /* The block's dynamic shared memory, aligned to 16 bytes. */
-#define CUDA_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#define CUDA_SHARED(name) extern __shared__ __align__(1024) unsigned char name[]
 
 template <class... Parameters, class... Arguments>
 void cuda_launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,

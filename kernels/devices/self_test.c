@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROWS        9    /* of the longest forward */
+#define ROWS        9    /* of a forward */
+#define MANY_ROWS   17   /* of one that BF16 weights are multiplied in as those of many rows are */
 #define COLUMNS     512  /* one chain of sums */
 #define LONG        1024 /* columns of a weight that is summed in parts */
 #define OUTPUTS     20   /* a group, and a part of one */
@@ -60,7 +61,7 @@ static const device_memory *upload(trial *t, const void *from, size_t bytes) {
 }
 
 static device_act *act_of(trial *t, int32_t columns, bool input) {
-  device_act *a = t->act_count < MEMORY_MAX ? t->d->table->act(t->d, ROWS, columns, input) : NULL;
+  device_act *a = t->act_count < MEMORY_MAX ? t->d->table->act(t->d, MANY_ROWS, columns, input) : NULL;
   if (a) t->acts[t->act_count++] = a;
   if (!a) t->failed = true;
   return a;
@@ -134,9 +135,9 @@ static device_vector random_vector(trial *t, int32_t count) {
 /* --- activations: random in, kept out --- */
 
 static void random_act(trial *t, device_act *a, int32_t columns) {
-  static float x[ROWS * LONG];
-  for (int32_t i = 0; i < ROWS * columns; i++) x[i] = random_float(t);
-  if (!t->failed) t->d->table->act_write(t->d, a, ROWS, x);
+  static float x[MANY_ROWS * LONG];
+  for (int32_t i = 0; i < MANY_ROWS * columns; i++) x[i] = random_float(t);
+  if (!t->failed) t->d->table->act_write(t->d, a, MANY_ROWS, x);
 }
 
 static void keep_bytes(trial *t, const void *from, size_t bytes) {
@@ -147,7 +148,7 @@ static void keep_bytes(trial *t, const void *from, size_t bytes) {
 }
 
 static void keep_act(trial *t, const device_act *a, int32_t rows, int32_t columns) {
-  static float x[ROWS * LONG];
+  static float x[MANY_ROWS * LONG];
   if (!t->failed && t->d->table->act_read(t->d, a, rows, x) != OPS_OK) t->failed = true;
   keep_bytes(t, x, (size_t)rows * (size_t)columns * sizeof *x);
 }
@@ -179,7 +180,7 @@ static ops_batch plain_batch(ops_row *rows, int32_t count) {
 
 static void run_linears(trial *t, int32_t count, const device_weight *w, const device_weight *parted,
                         device_vector bias, device_act *const *a) {
-  ops_row rows[ROWS];
+  ops_row rows[MANY_ROWS];
   const ops_batch b = plain_batch(rows, count);
   const device_linear jobs[] = {{.w = *w, .y = a[2], .bias = bias}, {.w = *w, .y = a[3], .add = true}};
   if (!begin(t, &b)) return;
@@ -202,6 +203,7 @@ static void try_linear(trial *t, int32_t type) {
   random_act(t, a[3], OUTPUTS);
   run_linears(t, 1, &w, &parted, bias, a);
   run_linears(t, ROWS, &w, &parted, bias, a);
+  if (type == OPS_BF16) run_linears(t, MANY_ROWS, &w, &parted, bias, a);
 }
 
 /* --- supply, capture --- */

@@ -68,6 +68,16 @@ static int take_request(request *r, ledger_session *s, const session_about *abou
   return rc;
 }
 
+/* The math that the session's answer has begun with. What --math auto chose then is in its numerics id. */
+static int32_t math_of(const ledger_session *s, const session_about *about) {
+  const flag_row *row = flag_of(FLAG_math);
+  const int32_t given = about->math ? flag_word_number(row, about->math) : flag_defaults.math;
+  char word[FLAG_WORD_MAX];
+  for (int32_t i = 0; given == flag_defaults.math && s->numerics && flag_word(row, i, word); i++)
+    if (strncmp(s->numerics, word, strlen(word)) == 0) return i;
+  return given;
+}
+
 static int take_session(flags *f, ledger_session *s, const session_about *about, err *e) {
   flag_values *w = &f->given;
   bool new_draft = w->draft != NULL;
@@ -78,7 +88,7 @@ static int take_session(flags *f, ledger_session *s, const session_about *about,
     return err_set(e, ERR_ARG,
                    "--corpus is of --draft suffix, and this session has another draft: give that too");
   take_draft(f, about);
-  w->math = about->math ? flag_word_number(flag_of(FLAG_math), about->math) : flag_defaults.math;
+  w->math = math_of(s, about);
   f->request.speculate = strcmp(w->draft, "none") != 0;
   return take_request(&f->request, s, about, new_draft, e);
 }

@@ -317,6 +317,14 @@ class Sessions(Case):
             note(**how)
             self.assertIn("as before", again(method="ngram"))
 
+    def test_it_goes_on_with_the_math_that_auto_chose(self):
+        """What that was is in the numerics id: on a GPU it may have been another than it would be here."""
+        id = self.finished("--max-tokens", LEAST)
+        with contextlib.closing(sqlite3.connect(self.ledger)) as db, db:
+            sums(db).execute("UPDATE session SET numerics = 'bf16-t25/kv-f16/4'")
+        more = json.loads(self.session("resume", id, "--json", "--max-tokens", str(LEAST)))
+        self.assertEqual(more["numerics_id"], "bf16-t25/kv-f16/4")
+
     # Where, and how much.
 
     def test_the_first_ledger_is_told_of_once(self):

@@ -431,11 +431,12 @@ static void linears_of_plain_types_take_any_number_of_columns(void **) {
 }
 
 static void every_number_of_rows_gives_the_same_bits(void **) {
-  const trio t(OPS_Q4_1, 37, 576);
+  const trio t(OPS_Q4_1, 37, 576), bf16(OPS_BF16, 37, 576);
   for (int32_t rows = 1; rows <= 34; rows += ROWS_STEP) {
     act a(random_floats((size_t)(rows * 576)), rows);
     check_trio(t, a, OPS_MATH_INT8, rows);
     check_trio(t, a, OPS_MATH_F32, rows);
+    check_trio(bf16, a, OPS_MATH_BF16, rows);
   }
 }
 
@@ -468,8 +469,8 @@ static void large_linears_read_their_weights_as_streams(void **) {
   }
 }
 
-/* Of up to 16 rows a time. */
-static void large_linears_of_bf16_read_their_weights_as_streams(void **) {
+/* As streams up to four rows, otherwise by teams. */
+static void large_linears_of_bf16_equal_the_reference(void **) {
   const trio t(OPS_BF16, STREAMED, 1056);
   for (int32_t rows : {1, 2, 4, 7, 8, 16, 18}) {
     act a(random_floats((size_t)(rows * 1056)), rows);
@@ -479,7 +480,7 @@ static void large_linears_of_bf16_read_their_weights_as_streams(void **) {
 
 /* Any weights that are finite, and any inputs. */
 static void any_numbers_of_bf16_are_summed_like_the_reference(void **) {
-  const int32_t rows = 9, columns = 1024, outputs = 48;
+  const int32_t columns = 1024, outputs = 48;
   matrix m = make_matrix(OPS_BF16, outputs, columns);
   uint16_t *w = (uint16_t *)(void *)m.packed.data();
   for (size_t i = 0; i < m.packed.size() / 2; i++) {
@@ -487,7 +488,9 @@ static void any_numbers_of_bf16_are_summed_like_the_reference(void **) {
     if (i / OPS_GROUP % 64 < 32) w[i] = (uint16_t)((w[i] & 0x80ff) | random_bits() % 64 << 8);
     if ((w[i] & 0x7f80) == 0x7f80) w[i] ^= 0x4000;
   }
-  for (bool finite : {true, false}) {
+  for (int32_t i = 0; i < 6; i++) { /* by teams of two warps and of four, of tensor cores each or together */
+    const bool finite = i % 2;
+    const int32_t rows = i < 2 ? 9 : i < 4 ? 17 : 40;
     act a(hard_floats((size_t)(rows * columns)), rows);
     for (auto &v : a.x)
       if (finite && !std::isfinite(v)) v = -1e-39f;
@@ -546,6 +549,13 @@ static void many_rows_of_many_outputs_equal_the_reference(void **) {
   check_trio(t, a, OPS_MATH_INT8, 33);
 }
 
+/* So many that a block of four teams has 256 of them. */
+#ifdef __CUDACC__
+static const int32_t MANY_OUTPUTS = 34000;
+#else
+static const int32_t MANY_OUTPUTS = OPS_PARTED_OUTPUTS + 600;
+#endif
+
 /* More outputs than a parted weight has: sums of one chain. */
 static void large_matrices_are_not_parted(void **) {
 #ifdef __SANITIZE_THREAD__
@@ -558,7 +568,8 @@ static void large_matrices_are_not_parted(void **) {
                {OPS_Q6_K, 1024, 64}, {OPS_BF16, 1024, 3}, {OPS_BF16, 1024, 9}};
   for (const auto &c : cases) {
     const int32_t rows = c.rows;
-    const matrix m = make_matrix(c.type, OPS_PARTED_OUTPUTS + 600, c.columns);
+    const matrix m =
+        make_matrix(c.type, c.type == OPS_BF16 ? MANY_OUTPUTS : OPS_PARTED_OUTPUTS + 600, c.columns);
     act a(random_floats((size_t)(c.columns * rows)), rows);
     const batch b(rows);
     act_on_device x(rows, c.columns, OPS_MATH_BF16);
@@ -807,7 +818,7 @@ int main(void) {
       cmocka_unit_test(every_number_of_rows_gives_the_same_bits),
       cmocka_unit_test(quantised_extremes_are_summed_like_the_reference),
       cmocka_unit_test(large_linears_read_their_weights_as_streams),
-      cmocka_unit_test(large_linears_of_bf16_read_their_weights_as_streams),
+      cmocka_unit_test(large_linears_of_bf16_equal_the_reference),
       cmocka_unit_test(any_numbers_of_bf16_are_summed_like_the_reference),
       cmocka_unit_test(many_rows_of_large_linears_equal_the_reference),
       cmocka_unit_test(many_rows_of_many_outputs_equal_the_reference),

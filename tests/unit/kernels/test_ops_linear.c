@@ -144,9 +144,12 @@ static void linear_agrees_for_every_number_of_rows(void **state) {
   int cases = 0;
   for (int type = 0; type < OPS_TYPE_COUNT; type++) {
     int32_t width = is_wide((ops_type)type) ? 512 : 96;
-    for (int32_t count = 1; count <= ROWS_MAX; count++, cases++)
+    for (int32_t count = 1; count <= ROWS_MAX; count++, cases++) {
+      if (type == OPS_BF16)
+        check_linear(&(linear_case){OPS_BF16, OPS_MATH_BF16, cases % 2, 37, width, count, cases % 5 == 0});
       check_linear(&(linear_case){(ops_type)type, (ops_math)(cases % OPS_MATH_COUNT), cases % 2, 37, width,
                                   count, cases % 5 == 0});
+    }
   }
 }
 

@@ -100,9 +100,9 @@ int step_open(step_bench *b, const char *path, const char *name, int32_t math, i
   static_assert(ENGINE_CHUNK <= STEP_ROWS_MAX, "a chunk has its tokens");
   needs n = needs_of(items, count);
   *b = (step_bench){.context = context};
+  const device_options o = {.threads = threads};
   int rc = model_file_open(&b->file, path, e);
-  const device_options o = {.math = rc ? OPS_MATH_INT8 : model_math(math, b->file, name), .threads = threads};
-  if (rc == ERR_OK) rc = device_open(&b->device, name, &o, &b->mem, e);
+  if (rc == ERR_OK) rc = model_open_device(&b->device, b->file, name, math, o, NULL, &b->mem, e);
   if (rc == ERR_OK) rc = model_open(&b->model, b->file, b->device, &(model_options){0}, &b->mem, e);
   if (rc == ERR_OK) rc = open_cache(b, &n, layout, e);
   if (rc != ERR_OK) return rc;

@@ -26,7 +26,7 @@ static int try_device(const target_arguments *a, const char *name, ops_math math
   return rc;
 }
 
-/* A GPU that BF16 models cannot have the class of that --math auto gives them. */
+/* Is it a GPU on which BF16 models do not get the class that --math auto would give them? */
 static bool lacks_bf16(const target_arguments *a, const char *name) {
   uint64_t took_us;
   return strncmp(name, "cuda", 4) == 0 && try_device(a, name, OPS_MATH_BF16, &took_us, NULL) != ERR_OK;

@@ -1,7 +1,5 @@
 #if defined(__x86_64__) /* elsewhere the C reference is all there is */
 #include "kernels/cpu/linear_step.h"
-#include "kernels/cpu/linear_avx2.h"
-#include "kernels/cpu/tensor_step.h"
 
 #include <immintrin.h>
 
@@ -9,17 +7,11 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #define HALF   8 /* outputs of a register; a group has two */
 
-/* A step of weights of half a group, and of a row's inputs: as f32, and the fields of their exponents. */
+/* A step of weights of half a group: as f32, and the fields of their exponents. */
 typedef struct step {
   _Alignas(32) float values[TENSOR_STEP][HALF];
   int32_t fields[TENSOR_STEP][HALF];
 } step;
-
-typedef struct inputs {
-  _Alignas(32) float values[TENSOR_STEP];
-  int32_t fields[TENSOR_STEP];
-  bool ordinary;
-} inputs;
 
 INLINE __m256i field_of(__m256i bits) {
   return _mm256_srli_epi32(_mm256_slli_epi32(bits, 1), 24);
@@ -37,7 +29,7 @@ INLINE void load_weights(const uint16_t *from, step *s) {
   }
 }
 
-INLINE void load_inputs(const uint16_t *from, inputs *x) {
+INLINE void load_inputs(const uint16_t *from, linear_step_inputs *x) {
   __m256i other = _mm256_setzero_si256();
   UNROLL for (int i = 0; i < TENSOR_STEP; i += HALF) {
     __m256i bits = load_bf16(from + i), fields = field_of(bits), nothing = _mm256_setzero_si256();
@@ -53,7 +45,7 @@ INLINE void load_inputs(const uint16_t *from, inputs *x) {
 }
 
 /* The largest exponent's field, of products (two biases, of which one is taken off) and the sum. */
-INLINE __m256i largest_field(const step *s, const inputs *x, __m256 sum) {
+INLINE __m256i largest_field(const step *s, const linear_step_inputs *x, __m256 sum) {
   __m256i largest = _mm256_setzero_si256();
   UNROLL for (int i = 0; i < TENSOR_STEP; i++) {
     __m256i fields = _mm256_load_si256((const __m256i *)s->fields[i]);
@@ -92,7 +84,7 @@ INLINE __m256 add_exactly(const uint16_t *weights, const uint16_t *from, int fir
 }
 
 INLINE __m256 add_step(const uint16_t *weights, const uint16_t *from, int first, const step *s,
-                       const inputs *x, __m256 sum) {
+                       const linear_step_inputs *x, __m256 sum) {
   __m256i largest = largest_field(s, x, sum);
   __m256 scale = power(_mm256_sub_epi32(_mm256_set1_epi32(2 * 127 + TENSOR_FRACTION), largest));
   __m256i products = _mm256_setzero_si256();
@@ -110,11 +102,10 @@ INLINE __m256 add_step(const uint16_t *weights, const uint16_t *from, int first,
   return add_exactly(weights, from, first, other, sum, total);
 }
 
-/* The rows' sums of the inputs [from, to), which are whole steps, to out [rows][OPS_GROUP]. */
 static void add_part(const uint16_t *weights, const uint16_t *x, size_t columns, int32_t rows, size_t from,
                      size_t to, float *out) {
   step s[2];
-  inputs in;
+  linear_step_inputs in;
   memset(out, 0, (size_t)rows * OPS_GROUP * sizeof *out);
   for (size_t k = from; k < to; k += TENSOR_STEP) {
     const uint16_t *w = weights + k * OPS_GROUP;
@@ -131,12 +122,6 @@ static void add_part(const uint16_t *weights, const uint16_t *x, size_t columns,
 
 void cpu_linear_step_avx2(const void *group, const cpu_act *x, int32_t row, int32_t rows, int32_t parts,
                           float *out) {
-  float sum[CPU_PARTS][LINEAR_AVX2_ROWS * OPS_GROUP];
-  const uint16_t *inputs_at = x->bf16 + (size_t)row * (size_t)x->columns;
-  for (int32_t i = 0; i < parts; i++)
-    add_part(group, inputs_at, (size_t)x->columns, rows, cpu_part_at(x->columns, parts, i),
-             cpu_part_at(x->columns, parts, i + 1), parts == 1 ? out : sum[i]);
-  for (int32_t i = 0; i < rows * OPS_GROUP && parts > 1; i++)
-    out[i] = (sum[0][i] + sum[1][i]) + (sum[2][i] + sum[3][i]);
+  linear_step_parts(add_part, group, x, row, rows, parts, out);
 }
 #endif

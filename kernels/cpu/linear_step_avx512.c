@@ -1,23 +1,16 @@
 #if defined(__x86_64__) /* elsewhere the C reference is all there is */
 #include "kernels/cpu/linear_step.h"
-#include "kernels/cpu/tensor_step.h"
 
 #include <immintrin.h>
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* A step of a group's weights, and of a row's inputs: as f32, and the fields of their exponents. */
+/* A step of a group's weights: as f32, and the fields of their exponents. */
 typedef struct step {
   _Alignas(64) float values[TENSOR_STEP][OPS_GROUP];
   int32_t fields[TENSOR_STEP][OPS_GROUP];
 } step;
-
-typedef struct inputs {
-  _Alignas(64) float values[TENSOR_STEP];
-  int32_t fields[TENSOR_STEP];
-  bool ordinary;
-} inputs;
 
 INLINE __m512i field_of(__m512i bits) {
   return _mm512_srli_epi32(_mm512_slli_epi32(bits, 1), 24);
@@ -35,7 +28,7 @@ INLINE void load_weights(const uint16_t *from, step *s) {
   }
 }
 
-INLINE void load_inputs(const uint16_t *from, inputs *x) {
+INLINE void load_inputs(const uint16_t *from, linear_step_inputs *x) {
   __m512i bits = load_bf16(from), fields = field_of(bits);
   __mmask16 zero = _mm512_cmp_ps_mask(_mm512_castsi512_ps(bits), _mm512_setzero_ps(), _CMP_EQ_OQ);
   _mm512_store_ps(x->values, _mm512_castsi512_ps(bits));
@@ -45,7 +38,7 @@ INLINE void load_inputs(const uint16_t *from, inputs *x) {
 }
 
 /* The largest exponent's field, of products (two biases, of which one is taken off) and the sum. */
-INLINE __m512i largest_field(const step *s, const inputs *x, __m512 sum) {
+INLINE __m512i largest_field(const step *s, const linear_step_inputs *x, __m512 sum) {
   __m512i largest = _mm512_setzero_si512();
   UNROLL for (int i = 0; i < TENSOR_STEP; i++) largest = _mm512_max_epi32(
       largest, _mm512_add_epi32(_mm512_load_si512(s->fields[i]), _mm512_set1_epi32(x->fields[i])));
@@ -69,8 +62,8 @@ INLINE __m512 add_cut_off(__m512i products, __m512i sum) {
                             _mm512_cvt_roundpd_ps(high, mode), 1);
 }
 
-INLINE __m512 add_step(const uint16_t *weights, const uint16_t *from, const step *s, const inputs *x,
-                       __m512 sum) {
+INLINE __m512 add_step(const uint16_t *weights, const uint16_t *from, const step *s,
+                       const linear_step_inputs *x, __m512 sum) {
   __m512i largest = largest_field(s, x, sum);
   __m512 scale = power(_mm512_sub_epi32(_mm512_set1_epi32(2 * 127 + TENSOR_FRACTION), largest));
   __m512i products = _mm512_setzero_si512();
@@ -90,11 +83,10 @@ INLINE __m512 add_step(const uint16_t *weights, const uint16_t *from, const step
   return _mm512_mask_load_ps(total, other, sums);
 }
 
-/* The rows' sums of the inputs [from, to), which are whole steps, to out [rows][OPS_GROUP]. */
 static void add_part(const uint16_t *weights, const uint16_t *x, size_t columns, int32_t rows, size_t from,
                      size_t to, float *out) {
   step s;
-  inputs in;
+  linear_step_inputs in;
   memset(out, 0, (size_t)rows * OPS_GROUP * sizeof *out);
   for (size_t k = from; k < to; k += TENSOR_STEP) {
     load_weights(weights + k * OPS_GROUP, &s);
@@ -109,12 +101,6 @@ static void add_part(const uint16_t *weights, const uint16_t *x, size_t columns,
 
 void cpu_linear_step_avx512(const void *group, const cpu_act *x, int32_t row, int32_t rows, int32_t parts,
                             float *out) {
-  float sum[CPU_PARTS][CPU_ROWS_MAX * OPS_GROUP];
-  const uint16_t *inputs_at = x->bf16 + (size_t)row * (size_t)x->columns;
-  for (int32_t i = 0; i < parts; i++)
-    add_part(group, inputs_at, (size_t)x->columns, rows, cpu_part_at(x->columns, parts, i),
-             cpu_part_at(x->columns, parts, i + 1), parts == 1 ? out : sum[i]);
-  for (int32_t i = 0; i < rows * OPS_GROUP && parts > 1; i++)
-    out[i] = (sum[0][i] + sum[1][i]) + (sum[2][i] + sum[3][i]);
+  linear_step_parts(add_part, group, x, row, rows, parts, out);
 }
 #endif

@@ -8,19 +8,13 @@
  * What has an order in a sum: a score is one lane's chain over the components, a component of a chunk's
  * values one lane's chain over the positions. A position that the row does not see stands there with a weight
  * and a value of zero. That may turn a -0 into +0, which the sum over the chunks does in any case. */
-#include "kernels/cuda/cache.cuh"
-#include "kernels/cuda/device_code.cuh"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/attention.cuh"
 
-#define WARP         DEVICE_LANES
-#define THREADS      OPS_SPLIT
-#define WARPS        (OPS_SPLIT / OPS_CHUNK)
-#define PACK_MAX     4
-#define FOUR         4                  /* floats that one access takes */
-#define KEYS_OF_LINE (DEVICE_LINE / 16) /* at most: a unit of a key has 16 bytes or more */
-#define JOIN_AHEAD   8                  /* splits whose values are on their way at once */
-static_assert(OPS_CHUNK == WARP, "a lane for each position of a chunk");
-static_assert(PACK_MAX * CPU_LANES == WARP, "a warp adds the lanes of all heads at once");
+#define THREADS  ATTENTION_THREADS
+#define WARPS    ATTENTION_CHUNKS
+#define PACK_MAX 4
+static_assert(OPS_CHUNK == DEVICE_LANES, "a lane for each position of a chunk");
+static_assert(PACK_MAX * CPU_LANES == DEVICE_LANES, "a warp adds the lanes of all heads at once");
 
 /* Blocks of one head are few (pack_of) or of heads that share nothing: each has a processor's registers to
  * itself. */
@@ -28,30 +22,7 @@ template <int PACK> constexpr int blocks_of_processor = PACK == 1 ? 1 : 2;
 /* Bytes of a key, or of a chunk's values, that a lane has on their way at once. */
 template <int PACK> constexpr int bytes_ahead = PACK == 1 ? 256 : 128;
 
-typedef struct partial { /* what a split leaves for one query head, beside its values */
-  alignas(16) cpu_softmax softmax;
-  int32_t keys; /* 0: the row sees none, and the rest is undefined */
-} partial;
-
-typedef struct attention_job {
-  cuda_rows rows;
-  cuda_kv kv;
-  int32_t layer, view, heads, splits;
-  bool spread; /* a block a split */
-  float scale;
-  const float *q;
-  float *y;
-  int32_t *arrived; /* [CUDA_ATTENTION_COUNTERS]: blocks of a row's pack that have left their split; 0 between
-                       kernels */
-  partial *partials; /* [rows][heads][splits] */
-  float *values;     /* [rows][heads][splits][head_dim] */
-} attention_job;
-
 /* --- memory of a block --- */
-
-typedef struct quad {
-  alignas(16) float x[FOUR];
-} quad;
 
 template <int PACK> struct shared_memory {
   alignas(16) float weights[PACK][THREADS]; /* exp(score - largest), 0 where the row sees nothing */
@@ -86,47 +57,17 @@ template <int PACK> static size_t shared_bytes(int32_t row) {
   return sizeof(shared_memory<PACK>) + (size_t)(PACK * row * (2 + WARPS)) * sizeof(float);
 }
 
-/* --- what a row sees --- */
-
-typedef struct row_view {
-  ops_row row;
-  const ops_span *spans;
-  int32_t count;
-} row_view;
-
-static __device__ row_view view_of(const attention_job &j, int32_t row) {
-  const cuda_batch *batch = j.rows.batch;
-  const cuda_view view = batch->views[j.view];
-  const int32_t first = view.first[row];
-  const row_view v = {batch->rows[row], view.spans + first, view.first[row + 1] - first};
-  return v;
-}
-
-/* Does the row see one of the positions [from, to)? */
-static __device__ bool sees(const row_view &v, int32_t from, int32_t to) {
-  int32_t low = 0, high = v.count; /* spans before `low` begin before `to` */
-  DEVICE_NO_UNROLL
-  while (low < high) {
-    const int32_t middle = (low + high) / 2;
-    if (v.spans[middle].first < to)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low > 0 && from < v.spans[low - 1].end;
-}
-
 /* --- one split --- */
 
 template <class T, int PACK> struct block_job {
   const attention_job &j;
-  row_view view;
+  attention_view view;
   int32_t head, heads, dim, row; /* the first query head, how many; row: elements of a row of the cache */
   cache_area<T> committed, staged;
   int32_t old; /* positions before it were there before this forward, and share no line with later ones */
 };
 
-static __device__ const quad zeros[OPS_HEAD_DIM_MAX / FOUR] = {};
+static __device__ const attention_quad zeros[OPS_HEAD_DIM_MAX / ATTENTION_FOUR] = {};
 
 /* Where the key of this thread's position lies, NULL where the row does not see it. Leaves in shared memory
  * where the value lies, and asks for values before `early`. */
@@ -134,7 +75,7 @@ template <class T, int PACK>
 static __device__ const T *find_position(const block_job<T, PACK> &b, int32_t p, int32_t early) {
   const ops_row &row = b.view.row;
   const T *key = NULL, *value = (const T *)zeros;
-  if (sees(b.view, p, p + 1)) {
+  if (attention_sees(b.view, p, p + 1)) {
     const bool committed = p < row.length;
     const int32_t at =
         committed ? cache_row(b.j.kv, row.sequence, p) : b.j.rows.batch->paths[row.path_at + p - row.length];
@@ -152,7 +93,8 @@ static __device__ const T *find_position(const block_job<T, PACK> &b, int32_t p,
 template <class T> struct key_unit { alignas(16) T x[CUDA_KV_UNIT]; };
 
 template <class T, int PACK, int WIDE> struct key_units { /* side by side */
-  static constexpr int FIT = bytes_ahead<PACK> / (int)sizeof(key_unit<T>), ALL = WIDE * WARP / CUDA_KV_UNIT;
+  static constexpr int FIT = bytes_ahead<PACK> / (int)sizeof(key_unit<T>),
+                       ALL = WIDE * DEVICE_LANES / CUDA_KV_UNIT;
   static constexpr int COUNT = FIT < ALL ? FIT : ALL;
   key_unit<T> of[COUNT];
 };
@@ -173,10 +115,10 @@ static __device__ __forceinline__ void add_key(const block_job<T, PACK> &b, cons
   const float *queries = block_queries<PACK>() + first * CUDA_KV_UNIT;
   DEVICE_UNROLL for (int i = 0; i < k.COUNT; i++) {
     if ((first + i) * CUDA_KV_UNIT >= b.row) break;
-    DEVICE_UNROLL for (int c = 0; c < CUDA_KV_UNIT; c += FOUR) {
+    DEVICE_UNROLL for (int c = 0; c < CUDA_KV_UNIT; c += ATTENTION_FOUR) {
       DEVICE_UNROLL for (int h = 0; h < PACK; h++) {
-        const quad q = device_load<quad>(queries + h * b.row + i * CUDA_KV_UNIT + c);
-        DEVICE_UNROLL for (int e = 0; e < FOUR; e++) scores[h] =
+        const attention_quad q = device_load<attention_quad>(queries + h * b.row + i * CUDA_KV_UNIT + c);
+        DEVICE_UNROLL for (int e = 0; e < ATTENTION_FOUR; e++) scores[h] =
             fmaf(q.x[e], cache_load(k.of[i].x[c + e]), scores[h]);
       }
     }
@@ -197,30 +139,18 @@ static __device__ __forceinline__ void score(const block_job<T, PACK> &b, const 
   DEVICE_UNROLL for (int h = 0; h < PACK; h++) scores[h] *= b.j.scale;
 }
 
-/* A NaN is never the larger one. */
-static __device__ float larger(float a, float b) {
-  return a > b ? a : b;
-}
-
-/* Of a number of lanes that is a power of two. */
-static __device__ __forceinline__ float largest_of(float x, int lanes) {
-  DEVICE_UNROLL for (int by = WARP / 2; by > 0; by /= 2) if (by < lanes) x =
-      larger(__shfl_xor_sync(~0u, x, by), x);
-  return x;
-}
-
 /* The largest score of each head, in every thread, by way of a barrier. */
 template <int PACK>
 static __device__ __forceinline__ void find_largest(const float (&scores)[PACK], float (&largest)[PACK]) {
   shared_memory<PACK> &memory = block_memory<PACK>();
-  const int32_t lane = (int32_t)threadIdx.x % WARP, warp = (int32_t)threadIdx.x / WARP;
+  const int32_t lane = (int32_t)threadIdx.x % DEVICE_LANES, warp = (int32_t)threadIdx.x / DEVICE_LANES;
   DEVICE_UNROLL for (int h = 0; h < PACK; h++) {
-    const float most = largest_of(larger(scores[h], -INFINITY), WARP);
+    const float most = attention_largest(attention_larger(scores[h], -INFINITY), DEVICE_LANES);
     if (lane == 0) memory.largest[h][warp] = most;
   }
   __syncthreads();
   DEVICE_UNROLL for (int h = 0; h < PACK; h++) largest[h] =
-      largest_of(memory.largest[h][lane % WARPS], WARPS);
+      attention_largest(memory.largest[h][lane % WARPS], WARPS);
 }
 
 /* Leaves the weight of the thread's position, and the sums of the chunk's. */
@@ -228,7 +158,7 @@ template <int PACK>
 static __device__ __forceinline__ void weigh(bool seen, const float (&scores)[PACK],
                                              const float (&largest)[PACK]) {
   shared_memory<PACK> &memory = block_memory<PACK>();
-  const int32_t lane = (int32_t)threadIdx.x % WARP, warp = (int32_t)threadIdx.x / WARP;
+  const int32_t lane = (int32_t)threadIdx.x % DEVICE_LANES, warp = (int32_t)threadIdx.x / DEVICE_LANES;
   DEVICE_UNROLL for (int h = 0; h < PACK; h++) {
     const float e = seen ? cpu_exp(scores[h] - largest[h]) : 0.0f;
     memory.weights[h][threadIdx.x] = e;
@@ -245,7 +175,7 @@ template <class T, int WIDE> struct value_part { alignas(WIDE * sizeof(T)) T x[W
 
 template <class T, int PACK, int WIDE> struct value_parts { /* of positions one after the other */
   static constexpr int FIT = bytes_ahead<PACK> / (int)sizeof(value_part<T, WIDE>);
-  static constexpr int COUNT = FIT < WARP ? FIT : WARP;
+  static constexpr int COUNT = FIT < DEVICE_LANES ? FIT : DEVICE_LANES;
   value_part<T, WIDE> of[COUNT];
 };
 
@@ -254,7 +184,8 @@ template <class T, int PACK, int WIDE> struct value_parts { /* of positions one 
 template <class T, int PACK, int WIDE>
 static __device__ __forceinline__ void load_values(const block_job<T, PACK> &b, value_parts<T, PACK, WIDE> &v,
                                                    int32_t first, int32_t d) {
-  const void *const *values = block_memory<PACK>().values + (int32_t)threadIdx.x / WARP * WARP + first;
+  const void *const *values =
+      block_memory<PACK>().values + (int32_t)threadIdx.x / DEVICE_LANES * DEVICE_LANES + first;
   const int32_t at = d < b.row ? d : 0;
   DEVICE_UNROLL for (int i = 0; i < v.COUNT; i++) v.of[i] =
       device_load<value_part<T, WIDE>>((const T *)values[i] + at);
@@ -263,11 +194,12 @@ static __device__ __forceinline__ void load_values(const block_job<T, PACK> &b, 
 template <class T, int PACK, int WIDE>
 static __device__ __forceinline__ void add_values(const value_parts<T, PACK, WIDE> &v, int32_t first,
                                                   float (&sums)[PACK][WIDE]) {
-  const float *weights = block_memory<PACK>().weights[0] + (int32_t)threadIdx.x / WARP * WARP + first;
-  DEVICE_UNROLL for (int i = 0; i < v.COUNT; i += FOUR) {
+  const float *weights =
+      block_memory<PACK>().weights[0] + (int32_t)threadIdx.x / DEVICE_LANES * DEVICE_LANES + first;
+  DEVICE_UNROLL for (int i = 0; i < v.COUNT; i += ATTENTION_FOUR) {
     DEVICE_UNROLL for (int h = 0; h < PACK; h++) {
-      const quad w = device_load<quad>(weights + h * THREADS + i);
-      DEVICE_UNROLL for (int k = 0; k < FOUR; k++) {
+      const attention_quad w = device_load<attention_quad>(weights + h * THREADS + i);
+      DEVICE_UNROLL for (int k = 0; k < ATTENTION_FOUR; k++) {
         DEVICE_UNROLL for (int c = 0; c < WIDE; c++) sums[h][c] =
             fmaf(w.x[k], cache_load(v.of[i + k].x[c]), sums[h][c]);
       }
@@ -278,12 +210,12 @@ static __device__ __forceinline__ void add_values(const value_parts<T, PACK, WID
 /* Leaves the chunk's values in shared memory. The first ones are on their way. */
 template <class T, int PACK, int WIDE>
 static __device__ __forceinline__ void sum_chunk(const block_job<T, PACK> &b, value_parts<T, PACK, WIDE> &v) {
-  float *chunk = block_chunks<PACK>(b.row) + (int32_t)threadIdx.x / WARP * PACK * b.row;
+  float *chunk = block_chunks<PACK>(b.row) + (int32_t)threadIdx.x / DEVICE_LANES * PACK * b.row;
   DEVICE_NO_UNROLL
-  for (int32_t at = 0; at < b.row; at += WARP * WIDE) {
-    const int32_t d = at + (int32_t)threadIdx.x % WARP * WIDE;
+  for (int32_t at = 0; at < b.row; at += DEVICE_LANES * WIDE) {
+    const int32_t d = at + (int32_t)threadIdx.x % DEVICE_LANES * WIDE;
     float sums[PACK][WIDE] = {};
-    DEVICE_UNROLL for (int32_t first = 0; first < WARP; first += v.COUNT) {
+    DEVICE_UNROLL for (int32_t first = 0; first < DEVICE_LANES; first += v.COUNT) {
       if (at + first > 0) load_values(b, v, first, d);
       add_values<T, PACK, WIDE>(v, first, sums);
     }
@@ -296,7 +228,7 @@ static __device__ __forceinline__ void sum_chunk(const block_job<T, PACK> &b, va
 
 /* The sum of the split's weights for head lane / CPU_LANES, in the order of cpu_lane_sum. */
 template <int PACK> static __device__ __forceinline__ float sum_of_weights() {
-  const int32_t lane = (int32_t)threadIdx.x % WARP;
+  const int32_t lane = (int32_t)threadIdx.x % DEVICE_LANES;
   float sum = 0;
   DEVICE_UNROLL for (int w = 0; w < WARPS; w++) sum +=
       block_memory<PACK>().lanes[w][lane / CPU_LANES][lane % CPU_LANES];
@@ -317,16 +249,11 @@ template <int PACK> static __device__ __forceinline__ float sum_of_chunks(int32_
   return sum;
 }
 
-/* Index of (row, query head) in q and y, in heads. */
-static __device__ size_t head_at(const attention_job &j, int32_t row, int32_t head) {
-  return (size_t)row * (size_t)j.heads + (size_t)head;
-}
-
 /* Element i of the queries, which are padded with zeros. */
 template <class T, int PACK> static __device__ float query_at(const block_job<T, PACK> &b, int32_t i) {
   const int32_t h = head_of<PACK>(i, b.row), d = i - h * b.row;
   if (h >= b.heads || d >= b.dim) return 0;
-  return b.j.q[head_at(b.j, (int32_t)blockIdx.x, b.head + h) * (size_t)b.dim + (size_t)d];
+  return b.j.q[attention_head_at(b.j, (int32_t)blockIdx.x, b.head + h) * (size_t)b.dim + (size_t)d];
 }
 
 /* own: the thread's first element. Ends with a barrier. */
@@ -346,7 +273,7 @@ template <class T, int PACK, int WIDE>
 static __device__ void attend_split(const block_job<T, PACK> &b, int32_t split, bool first,
                                     float (&largest)[PACK]) {
   const int32_t p = split * OPS_SPLIT + (int32_t)threadIdx.x, old = first ? b.old : 0;
-  const int32_t units = b.row / CUDA_KV_UNIT, d = (int32_t)threadIdx.x % WARP * WIDE;
+  const int32_t units = b.row / CUDA_KV_UNIT, d = (int32_t)threadIdx.x % DEVICE_LANES * WIDE;
   const T *key = find_position(b, p, old);
   key_units<T, PACK, WIDE> k;
   value_parts<T, PACK, WIDE> v;
@@ -375,10 +302,6 @@ static __device__ void attend_split(const block_job<T, PACK> &b, int32_t split, 
 
 /* --- splits together --- */
 
-static __device__ __forceinline__ float joined(float before, float split, cpu_factors f) {
-  return fmaf(split, f.split, before * f.before);
-}
-
 /* Of one of a block's heads, without an index that is not a constant. */
 template <class X, int PACK> static __device__ X pick(const X (&x)[PACK], int32_t head) {
   X found = x[0];
@@ -402,7 +325,7 @@ static __device__ void add_to_totals(int32_t row, const float (&largest)[PACK], 
   DEVICE_NO_UNROLL
   for (int32_t i = (int32_t)threadIdx.x; i < PACK * row; i += THREADS) {
     const float value = sum_of_chunks<PACK>(row, i);
-    totals[i] = first ? value : joined(totals[i], value, pick(f, head_of<PACK>(i, row)));
+    totals[i] = first ? value : attention_joined(totals[i], value, pick(f, head_of<PACK>(i, row)));
   }
 }
 
@@ -412,8 +335,8 @@ static __device__ void add_to_totals(int32_t row, const float (&largest)[PACK], 
 template <class T, int PACK>
 static __device__ void leave(const block_job<T, PACK> &b, int32_t split, const float (&largest)[PACK]) {
   const attention_job &j = b.j;
-  const size_t at = head_at(j, (int32_t)blockIdx.x, b.head) * (size_t)j.splits + (size_t)split;
-  const int32_t lane = (int32_t)threadIdx.x % WARP;
+  const size_t at = attention_head_at(j, (int32_t)blockIdx.x, b.head) * (size_t)j.splits + (size_t)split;
+  const int32_t lane = (int32_t)threadIdx.x % DEVICE_LANES;
   const float sum = sum_of_weights<PACK>();
   if ((int32_t)threadIdx.x < b.heads * CPU_LANES && lane % CPU_LANES == 0) {
     const int32_t h = lane / CPU_LANES;
@@ -423,107 +346,32 @@ static __device__ void leave(const block_job<T, PACK> &b, int32_t split, const f
   for (int32_t i = (int32_t)threadIdx.x; i < PACK * b.row; i += THREADS) {
     const int32_t h = head_of<PACK>(i, b.row), d = i - h * b.row;
     const float value = sum_of_chunks<PACK>(b.row, i);
-    if (h < b.heads && d < b.dim) j.values[(at + (size_t)(h * j.splits)) * (size_t)b.dim + (size_t)d] = value;
+    if (h < b.heads) j.values[(at + (size_t)(h * j.splits)) * (size_t)b.row + (size_t)d] = value;
   }
 }
 
 template <class T, int PACK>
 static __device__ void leave_nothing(const block_job<T, PACK> &b, int32_t split) {
   const attention_job &j = b.j;
-  const size_t head = head_at(j, (int32_t)blockIdx.x, b.head + (int32_t)threadIdx.x);
+  const size_t head = attention_head_at(j, (int32_t)blockIdx.x, b.head + (int32_t)threadIdx.x);
   device_wait_for_previous();
   device_let_next_begin();
   if ((int32_t)threadIdx.x < b.heads) j.partials[head * (size_t)j.splits + (size_t)split].keys = 0;
 }
 
-/* Is this the last of `count` blocks to have left its split? What the others wrote can then be read. */
-template <int PACK> static __device__ bool is_last(int32_t *arrived, int32_t count) {
-  shared_memory<PACK> &memory = block_memory<PACK>();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    memory.arrived = atomicAdd(arrived, 1) + 1;
-    if (memory.arrived == count) *arrived = 0;
-    __threadfence();
-  }
-  __syncthreads();
-  return memory.arrived == count;
-}
-
-/* Up to WARP splits, one a lane: each lane's factors, given the largest score before them, which becomes that
- * of all. */
-static __device__ __forceinline__ cpu_factors factors_of(const partial &p, float &before) {
-  const int32_t lane = (int32_t)threadIdx.x % WARP;
-  float most = p.keys ? p.softmax.largest : -INFINITY;
-  DEVICE_UNROLL for (int by = 1; by < WARP; by *= 2) {
-    const float other = __shfl_up_sync(~0u, most, (unsigned)by);
-    most = lane >= by ? larger(other, most) : most;
-  }
-  most = larger(before, most);
-  float previous = __shfl_up_sync(~0u, most, 1u);
-  previous = lane == 0 ? before : previous;
-  before = __shfl_sync(~0u, most, WARP - 1);
-  return {cpu_exp(previous - most), cpu_exp(p.softmax.largest - most)};
-}
-
-/* Component d of a head, from all its splits. */
-static __device__ float join(const partial *partials, const float *values, int32_t count, int32_t dim,
-                             int32_t d) {
-  const int32_t lane = (int32_t)threadIdx.x % WARP;
-  float before = -INFINITY, sum = 0, value = 0;
-  bool any = false;
-  DEVICE_NO_UNROLL
-  for (int32_t first = 0; first < count; first += WARP) {
-    partial p = {{0, 0}, 0};
-    cpu_factors f = {0, 0};
-    if (first + lane < count) p = device_load_fresh<partial>(partials + first + lane);
-    DEVICE_NO_UNROLL
-    for (int32_t at = first; at < first + WARP && at < count; at += JOIN_AHEAD) {
-      float ahead[JOIN_AHEAD];
-      DEVICE_UNROLL for (int i = 0; i < JOIN_AHEAD; i++) {
-        const int32_t split = at + i < count ? at + i : first;
-        ahead[i] = device_load_fresh<float>(values + (size_t)split * (size_t)dim + d);
-      }
-      if (at == first) f = factors_of(p, before);
-      DEVICE_UNROLL for (int i = 0; i < JOIN_AHEAD; i++) {
-        const int32_t from = at + i - first;
-        const cpu_factors g = {__shfl_sync(~0u, f.before, from), __shfl_sync(~0u, f.split, from)};
-        const float added = __shfl_sync(~0u, p.softmax.sum, from);
-        if (!__shfl_sync(~0u, p.keys, from)) continue;
-        sum = any ? joined(sum, added, g) : added;
-        value = any ? joined(value, ahead[i], g) : ahead[i];
-        any = true;
-      }
-    }
-  }
-  return value * (1.0f / sum);
-}
-
-/* A warp takes WARP components of a head. */
-template <class T, int PACK> static __device__ void join_splits(const block_job<T, PACK> &b, int32_t count) {
-  const attention_job &j = b.j;
-  const int32_t warp = (int32_t)threadIdx.x / WARP, lane = (int32_t)threadIdx.x % WARP;
-  const size_t head = head_at(j, (int32_t)blockIdx.x, b.head);
-  DEVICE_NO_UNROLL
-  for (int32_t i = warp; i < b.heads * ((b.dim + WARP - 1) / WARP); i += WARPS) {
-    const size_t at = head + (size_t)(i % b.heads), first = at * (size_t)j.splits;
-    const int32_t d = i / b.heads * WARP + lane;
-    const float y =
-        join(j.partials + first, j.values + first * (size_t)b.dim, count, b.dim, d < b.dim ? d : 0);
-    if (d < b.dim) j.y[at * (size_t)b.dim + (size_t)d] = y;
-  }
-}
-
 /* The last of a pack's blocks has what they have left. */
 template <class T, int PACK> static __device__ void meet(const block_job<T, PACK> &b, int32_t count) {
-  if (is_last<PACK>(b.j.arrived + blockIdx.x * gridDim.y + blockIdx.y, count)) join_splits(b, count);
+  int32_t *arrived = b.j.arrived + blockIdx.x * gridDim.y + blockIdx.y;
+  if (!attention_is_last(arrived, count, &block_memory<PACK>().arrived)) return;
+  for (int32_t h = (int32_t)threadIdx.x / DEVICE_LANES; h < b.heads; h += WARPS)
+    attention_join_head(b.j, attention_head_at(b.j, (int32_t)blockIdx.x, b.head + h), count);
 }
 
 /* --- all splits of a block --- */
 
 template <class T, int PACK>
 static __device__ void put_totals(const block_job<T, PACK> &b, const cpu_softmax (&t)[PACK]) {
-  float *y = b.j.y + head_at(b.j, (int32_t)blockIdx.x, b.head) * (size_t)b.dim;
+  float *y = b.j.y + attention_head_at(b.j, (int32_t)blockIdx.x, b.head) * (size_t)b.dim;
   DEVICE_NO_UNROLL
   for (int32_t i = (int32_t)threadIdx.x; i < PACK * b.row; i += THREADS) {
     const int32_t h = head_of<PACK>(i, b.row), d = i - h * b.row;
@@ -540,7 +388,7 @@ static __device__ void attend_splits(const block_job<T, PACK> &b, int32_t first,
   bool begun = false;
   DEVICE_NO_UNROLL
   for (int32_t split = first; split < end; split++) {
-    if (!sees(b.view, split * OPS_SPLIT, (split + 1) * OPS_SPLIT)) continue;
+    if (!attention_sees(b.view, split * OPS_SPLIT, (split + 1) * OPS_SPLIT)) continue;
     attend_split<T, PACK, WIDE>(b, split, !begun, largest);
     if (alone)
       add_to_totals(b.row, largest, t, !begun);
@@ -567,7 +415,7 @@ template <class T, int PACK> static __device__ block_job<T, PACK> block_of(const
   const int32_t row = (int32_t)blockIdx.x, group = j.heads / j.kv.kv_heads, packs = packs_of(group, PACK);
   const int32_t kv_head = (int32_t)blockIdx.y / packs, first = (int32_t)blockIdx.y % packs * PACK;
   block_job<T, PACK> b = {j,
-                          view_of(j, row),
+                          attention_view_of(j, row),
                           kv_head * group + first,
                           group - first < PACK ? group - first : PACK,
                           j.kv.head_dim,
@@ -576,7 +424,7 @@ template <class T, int PACK> static __device__ block_job<T, PACK> block_of(const
                           cache_area_of<T>(j.kv, true, j.layer, kv_head),
                           0};
   const int32_t old = b.view.row.length - j.rows.batch->row_count;
-  b.old = old > 0 ? old / KEYS_OF_LINE * KEYS_OF_LINE : 0;
+  b.old = old > 0 ? old / ATTENTION_LINE_KEYS * ATTENTION_LINE_KEYS : 0;
   return b;
 }
 
@@ -607,20 +455,31 @@ static int32_t blocks_of(const cuda_kv &kv, int32_t heads, int32_t pack) {
 }
 
 /* Packs of heads and rows up to a counter each: splits are blocks of their own. */
-static bool spreads(const cuda_kv &kv, int32_t bucket, int32_t heads, int32_t splits) {
+static bool rows_spread(const cuda_kv &kv, int32_t bucket, int32_t heads, int32_t splits) {
   return (int64_t)bucket * blocks_of(kv, heads, pack_of(kv, bucket, heads, splits)) <=
          CUDA_ATTENTION_COUNTERS;
 }
 
-static int32_t splits_of(int32_t positions) {
-  return (positions + OPS_SPLIT - 1) / OPS_SPLIT;
+/* Rows of one sequence at a time share what they read. */
+static bool shares(const cuda_kv &kv, cuda_runs runs) {
+  return runs.rows > 1 && attention_runs_fit(kv);
 }
 
-size_t cuda_attention_floats(cuda_kv kv, int32_t bucket, int32_t heads) {
-  const int32_t splits = splits_of(kv.context);
-  if (!spreads(kv, bucket, heads, splits)) return 0;
+static bool spreads(const cuda_kv &kv, int32_t bucket, cuda_runs runs, int32_t heads, int32_t splits) {
+  return shares(kv, runs) ? attention_runs_spread(kv, runs, heads, splits)
+                          : rows_spread(kv, bucket, heads, splits);
+}
+
+cuda_runs cuda_attention_runs(cuda_rows rows, cuda_runs runs, cuda_kv kv, int32_t heads, int32_t positions) {
+  return attention_runs_pay(kv, runs, heads, attention_splits(positions)) ? runs : cuda_runs{rows.bucket, 1};
+}
+
+size_t cuda_attention_floats(cuda_kv kv, int32_t bucket, cuda_runs runs, int32_t heads) {
+  const int32_t splits = attention_splits(kv.context);
+  if (!spreads(kv, bucket, runs, heads, splits)) return 0;
   const size_t parts = (size_t)bucket * (size_t)heads * (size_t)splits;
-  return CUDA_ATTENTION_COUNTERS + parts * (sizeof(partial) / sizeof(float) + (size_t)kv.head_dim);
+  return CUDA_ATTENTION_COUNTERS +
+         parts * (sizeof(attention_partial) / sizeof(float) + (size_t)cuda_kv_row(kv.head_dim));
 }
 
 template <class T, int PACK, int WIDE> static void launch(cudaStream_t stream, const attention_job &j) {
@@ -630,7 +489,7 @@ template <class T, int PACK, int WIDE> static void launch(cudaStream_t stream, c
                stream, j);
 }
 
-/* By type and pack, for heads of at most 2 * WARP components and for wider ones. */
+/* By type and pack, for heads of at most 2 * DEVICE_LANES components and for wider ones. */
 typedef void launcher(cudaStream_t stream, const attention_job &j);
 #define LAUNCHERS(T, PACK)                                                                                   \
   { launch<T, PACK, 2>, launch<T, PACK, 4> }
@@ -638,17 +497,26 @@ static launcher *const launchers[2][PACK_MAX][2] = {
     {LAUNCHERS(float, 1), LAUNCHERS(float, 2), LAUNCHERS(float, 3), LAUNCHERS(float, 4)},
     {LAUNCHERS(uint16_t, 1), LAUNCHERS(uint16_t, 2), LAUNCHERS(uint16_t, 3), LAUNCHERS(uint16_t, 4)}};
 
-void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t layer, int32_t view,
-                    int32_t heads, int32_t positions, const float *q, float *y, float *scratch) {
-  const int32_t splits = splits_of(positions), pack = pack_of(kv, rows.bucket, heads, splits);
-  const bool spread = splits > 1 && spreads(kv, rows.bucket, heads, splits);
+static void put_rows(cudaStream_t stream, const attention_job &j) {
+  const int32_t pack = pack_of(j.kv, j.rows.bucket, j.heads, j.splits);
+  launchers[j.kv.type == OPS_KV_F16][pack - 1][j.kv.head_dim > 2 * DEVICE_LANES](stream, j);
+}
+
+void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_runs runs, cuda_kv kv, int32_t layer,
+                    int32_t view, int32_t heads, int32_t positions, const float *q, float *y,
+                    float *scratch) {
+  const int32_t splits = attention_splits(positions);
+  const bool spread = splits > 1 && spreads(kv, rows.bucket, runs, heads, splits);
   attention_job j = {rows, kv, layer, view, heads, splits, spread, 1.0f / sqrtf((float)kv.head_dim),
                      q,    y,  NULL,  NULL, NULL};
   if (spread) {
     const size_t partials = (size_t)rows.bucket * (size_t)heads * (size_t)splits;
     j.arrived = (int32_t *)scratch;
-    j.partials = (partial *)(scratch + CUDA_ATTENTION_COUNTERS);
-    j.values = scratch + CUDA_ATTENTION_COUNTERS + partials * (sizeof(partial) / sizeof(float));
+    j.partials = (attention_partial *)(scratch + CUDA_ATTENTION_COUNTERS);
+    j.values = scratch + CUDA_ATTENTION_COUNTERS + partials * (sizeof(attention_partial) / sizeof(float));
   }
-  launchers[kv.type == OPS_KV_F16][pack - 1][kv.head_dim > 2 * WARP](stream, j);
+  if (shares(kv, runs))
+    attention_put_runs(stream, j, runs);
+  else
+    put_rows(stream, j);
 }

@@ -20,6 +20,13 @@ typedef struct cuda_view {
   const ops_span *spans;
 } cuda_view;
 
+#define CUDA_RUN_ROWS 8
+
+/* Rows [first, first + count) of a batch, which are of one sequence; at most CUDA_RUN_ROWS. */
+typedef struct cuda_run {
+  int32_t first, count;
+} cuda_run;
+
 /* ops_batch in device memory. The arrays' addresses may change between replays too. */
 typedef struct cuda_batch {
   const ops_row *rows;  /* [row_count] */
@@ -28,7 +35,8 @@ typedef struct cuda_batch {
   const int32_t *head_rows;    /* [head_count], the first logit_count of which choose no token */
   const ops_sampling *choices; /* [head_count - logit_count] */
   const int32_t *capture_rows; /* [capture_count] */
-  int32_t row_count, head_count, logit_count, capture_count;
+  const cuda_run *runs;        /* [run_count]: all rows, in their order */
+  int32_t row_count, head_count, logit_count, capture_count, run_count;
 } cuda_batch;
 
 /* The rows that a kernel works on: the batch's, or those that go through the output head. */
@@ -37,6 +45,11 @@ typedef struct cuda_rows {
   int32_t bucket; /* at least the true count of every replay; the grid is made for it */
   bool head;      /* row i is the batch's row head_rows[i], and there are head_count */
 } cuda_rows;
+
+/* At least as many runs as any replay has, and as many rows as any of them has. */
+typedef struct cuda_runs {
+  int32_t bucket, rows;
+} cuda_runs;
 
 /* --- data --- */
 
@@ -180,14 +193,19 @@ void cuda_rope_store(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t la
 
 #define CUDA_ATTENTION_COUNTERS 128 /* floats of scratch that are zeros before and after each attention */
 
-/* Floats of scratch that cuda_attention needs for a bucket of rows, whatever `positions` is. Nothing else
- * uses this memory, and the counters at its beginning are zeros before the first attention. */
-size_t cuda_attention_floats(cuda_kv kv, int32_t bucket, int32_t heads);
+/* What cuda_attention shall be given: these runs, or, where rows are faster each by itself, runs of one row.
+ */
+cuda_runs cuda_attention_runs(cuda_rows rows, cuda_runs runs, cuda_kv kv, int32_t heads, int32_t positions);
+
+/* Floats of scratch that cuda_attention needs, whatever `positions` is. Nothing else uses this memory, and
+ * the counters at its beginning are zeros before the first attention. */
+size_t cuda_attention_floats(cuda_kv kv, int32_t bucket, cuda_runs runs, int32_t heads);
 
 /* y [rows][heads][head_dim] from the keys that views[view] shows each row. positions: more than the position
- * of any row of any replay, and at most kv.context. The grid grows with each OPS_SPLIT of them. */
-void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t layer, int32_t view,
-                    int32_t heads, int32_t positions, const float *q, float *y, float *scratch);
+ * of any row of any replay, and at most kv.context. The grid grows with each OPS_SPLIT of them. Where runs
+ * have several rows, these read keys and values together. */
+void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_runs runs, cuda_kv kv, int32_t layer,
+                    int32_t view, int32_t heads, int32_t positions, const float *q, float *y, float *scratch);
 
 /* Staged rows path[0..count) become the sequence's committed rows length.., in all layers. path is the host's
  * memory, and its own again when this returns. */

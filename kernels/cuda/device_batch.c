@@ -31,6 +31,7 @@ static size_t block_bytes(const ops_batch *b) {
   bytes += padded(rows * sizeof *b->rows) + padded((size_t)b->path_length * sizeof *b->paths);
   for (int32_t i = 0; i < b->view_count; i++)
     bytes += padded((rows + 1) * sizeof(int32_t)) + padded((size_t)span_count(b, i) * sizeof(ops_span));
+  bytes += padded(rows * sizeof(cuda_run)); /* at most */
   bytes += padded((size_t)b->head_count * sizeof *b->head_rows);
   bytes += padded((size_t)b->capture_count * sizeof *b->capture_rows);
   bytes += padded((size_t)b->rank_count * sizeof(cuda_ranking));
@@ -104,7 +105,29 @@ static void put_rankings(cuda_upload *u, const ops_batch *b) {
   to->bias_values = put(u, b->bias_values, (size_t)b->bias_count, sizeof *b->bias_values);
 }
 
-static void put_batch(cuda_upload *u, const ops_batch *b) {
+/* Rows from `first` on that are of one sequence. */
+static int32_t run_length(const ops_batch *b, int32_t first) {
+  int32_t count = 1;
+  while (count < CUDA_RUN_ROWS && first + count < b->row_count &&
+         b->rows[first + count].sequence == b->rows[first].sequence)
+    count++;
+  return count;
+}
+
+/* Returns how many there are and how long the longest is, rounded up. */
+static cuda_runs put_runs(cuda_upload *u, const ops_batch *b) {
+  cuda_batch *to = (cuda_batch *)u->host;
+  cuda_run *runs = (cuda_run *)(u->host + u->used);
+  int32_t longest = 0;
+  for (int32_t first = 0; first < b->row_count; first += runs[to->run_count++].count) {
+    runs[to->run_count] = (cuda_run){first, run_length(b, first)};
+    if (runs[to->run_count].count > longest) longest = runs[to->run_count].count;
+  }
+  to->runs = put_room(u, (size_t)to->run_count * sizeof *runs);
+  return (cuda_runs){cuda_batch_bucket(to->run_count), cuda_batch_bucket(longest)};
+}
+
+static cuda_runs put_batch(cuda_upload *u, const ops_batch *b) {
   cuda_batch *to = (cuda_batch *)u->host;
   size_t rows = (size_t)b->row_count;
   memset(to, 0, sizeof *to);
@@ -123,6 +146,7 @@ static void put_batch(cuda_upload *u, const ops_batch *b) {
   }
   to->paths = put(u, b->paths, (size_t)b->path_length, sizeof *b->paths);
   put_rankings(u, b);
+  return put_runs(u, b);
 }
 
 const cuda_rank_batch *cuda_batch_rankings(const cuda_device *d) {
@@ -231,7 +255,7 @@ bool cuda_batch_begin(device *base, device_kv *k, const ops_batch *b) {
   f->failed = d->lost || !cuda_batch_upload_grow(d, &f->upload, block_bytes(b)) ||
               !head_grow(d, b->head_count) || !ranked_grow(d, b->rank_count);
   if (f->failed) return false;
-  put_batch(&f->upload, b);
+  f->runs = put_batch(&f->upload, b);
   note_batch(d, k, b);
   f->failed = !send_batch(d);
   f->begun = !f->failed;

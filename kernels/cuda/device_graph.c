@@ -46,8 +46,8 @@ static void play_rope_store(cuda_device *d, const cuda_op *o) {
 }
 
 static void play_attention(cuda_device *d, const cuda_op *o) {
-  cuda_attention(d->stream, o->rows, o->kv, o->layer, o->view, o->heads, o->positions, o->x.f32, o->y,
-                 o->scratch);
+  cuda_attention(d->stream, o->rows, o->runs, o->kv, o->layer, o->view, o->heads, o->positions, o->x.f32,
+                 o->y, o->scratch);
 }
 
 static void play_sample(cuda_device *d, const cuda_op *o) {

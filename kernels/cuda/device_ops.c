@@ -263,7 +263,8 @@ void cuda_ops_attention(device *base, int32_t layer, int32_t view, const device_
   cuda_forward *f = &d->forward;
   assert(f->kv);
   int32_t heads = q->columns / f->kv->kernels.head_dim;
-  size_t floats = cuda_attention_floats(f->kv->kernels, f->rows.bucket, heads);
+  cuda_runs runs = cuda_attention_runs(f->rows, f->runs, f->kv->kernels, heads, f->positions);
+  size_t floats = cuda_attention_floats(f->kv->kernels, f->rows.bucket, runs, heads);
   if (floats > 0 && !room(d, &f->scratch, floats * sizeof(float))) return;
   cuda_op *op = record(d, CUDA_OP_ATTENTION, f->rows);
   if (!op) return;
@@ -272,6 +273,7 @@ void cuda_ops_attention(device *base, int32_t layer, int32_t view, const device_
   op->view = view;
   op->heads = heads;
   op->positions = f->positions;
+  op->runs = runs;
   op->x.f32 = act_floats(q);
   op->y = act_floats(y);
   op->scratch = floats > 0 ? f->scratch->at : NULL;

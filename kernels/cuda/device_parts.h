@@ -58,6 +58,7 @@ typedef struct cuda_op {
   int32_t count, layer, view, heads, positions;
   int32_t bucket; /* of captured rows */
   cuda_rows rows;
+  cuda_runs runs;
   cuda_act x;
   float *y; /* what it writes, if that is one thing */
   const float *k, *v;
@@ -112,7 +113,8 @@ typedef struct cuda_graph {
 
 typedef struct cuda_forward {
   cuda_upload upload;
-  cuda_rows rows, head;                                           /* of the forward that runs */
+  cuda_rows rows, head; /* of the forward that runs */
+  cuda_runs runs;
   int32_t row_count, head_count, logit_count, rank_count, staged; /* true counts; staged: rows with a path */
   int32_t positions;                                              /* more than any row's, rounded up */
   device_kv *kv;

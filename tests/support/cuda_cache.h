@@ -188,7 +188,19 @@ struct test_batch {
   std::vector<std::vector<ops_span>> spans; /* of view 0, of each row */
   std::vector<void *> memory;
   cuda_batch *device;
+  cuda_runs runs; /* how many there are, and how long the longest is */
 };
+
+/* Of rows that follow each other and are of one sequence. */
+static inline std::vector<cuda_run> runs_of(const std::vector<ops_row> &rows) {
+  std::vector<cuda_run> runs;
+  for (int32_t i = 0; i < (int32_t)rows.size(); i++) {
+    const bool more = i > 0 && rows[(size_t)i].sequence == rows[(size_t)i - 1].sequence;
+    if (!more || runs.back().count == CUDA_RUN_ROWS) runs.push_back({i, 0});
+    runs.back().count++;
+  }
+  return runs;
+}
 
 /* Rows are in no span yet. */
 static inline void add_row(test_batch *b, int32_t sequence, int32_t length,
@@ -213,9 +225,13 @@ static inline void upload_batch(test_batch *b) {
   batch.views[0].first = to_device(first);
   batch.views[0].spans = to_device(spans);
   batch.row_count = (int32_t)b->rows.size();
+  const std::vector<cuda_run> runs = runs_of(b->rows);
+  batch.runs = to_device(runs);
+  batch.run_count = b->runs.bucket = (int32_t)runs.size();
+  for (const cuda_run &r : runs) b->runs.rows = r.count > b->runs.rows ? r.count : b->runs.rows;
   b->device = to_device(&batch, 1);
-  b->memory = {(void *)batch.rows, (void *)batch.paths, (void *)batch.views[0].first,
-               (void *)batch.views[0].spans, b->device};
+  b->memory = {(void *)batch.rows,           (void *)batch.paths, (void *)batch.views[0].first,
+               (void *)batch.views[0].spans, (void *)batch.runs,  b->device};
 }
 
 static inline void free_batch(test_batch *b) {

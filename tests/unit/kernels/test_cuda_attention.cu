@@ -1,4 +1,4 @@
-/* libs: kernels_cuda_emulated : cost=15 */
+/* libs: kernels_cuda_emulated : cost=40 */
 /* Attention against the definition of ops.h, written here once more as plain loops, by memcmp. */
 #include "tests/support/cuda_cache.h"
 
@@ -134,17 +134,22 @@ static void fill_seen(test_cache *c, const test_batch &b) {
   }
 }
 
-/* With a grid for `bucket` rows: how heads and splits are dealt to blocks depends on it. */
-static void check_bucket(test_cache *c, const test_batch &b, int32_t heads, int32_t bucket,
-                         const std::vector<float> &q, const std::vector<float> &expected) {
-  int32_t positions = 0;
-  for (const ops_row &r : b.rows) positions = r.position >= positions ? r.position + 1 : positions;
+/* How rows, heads and splits are dealt to blocks. positions: that the grid is made for. */
+struct grid_of_rows {
+  int32_t bucket;
+  cuda_runs runs;
+  int32_t positions;
+};
+
+static void check_grid(test_cache *c, const test_batch &b, int32_t heads, const grid_of_rows &g,
+                       const std::vector<float> &q, const std::vector<float> &expected) {
   float *q_memory = to_device(q), *y = to_device(std::vector<float>(expected.size(), -1)), *scratch;
-  std::vector<float> room(cuda_attention_floats(c->kv, bucket, heads), NAN);
+  std::vector<float> room(cuda_attention_floats(c->kv, g.bucket, g.runs, heads), NAN);
   for (size_t i = 0; i < room.size() && i < CUDA_ATTENTION_COUNTERS; i++) room[i] = 0;
   scratch = to_device(room);
   for (int32_t times = 0; times < 2; times++) { /* the second finds what the first has left in `scratch` */
-    cuda_attention(NULL, {b.device, bucket, false}, c->kv, LAYER, 0, heads, positions, q_memory, y, scratch);
+    cuda_attention(NULL, {b.device, g.bucket, false}, g.runs, c->kv, LAYER, 0, heads, g.positions, q_memory,
+                   y, scratch);
     assert_same(from_device(y, expected.size()), expected);
     assert_int_equal(cudaMemset(y, 0xff, expected.size() * sizeof(float)), cudaSuccess);
   }
@@ -155,9 +160,15 @@ static void check_queries(test_cache *c, test_batch *b, int32_t heads, const std
   upload_cache(c);
   upload_batch(b);
   const std::vector<float> expected = expected_of(c, *b, heads, q);
-  const int32_t rows = (int32_t)b->rows.size();
+  const int32_t rows = (int32_t)b->rows.size(), longest = b->runs.rows > 1 ? b->runs.rows : 2;
+  int32_t positions = 0;
+  for (const ops_row &r : b->rows) positions = r.position >= positions ? r.position + 1 : positions;
   for (int32_t bucket : {rows, rows + 100 / heads, rows + 256 / heads, 600})
-    check_bucket(c, *b, heads, bucket, q, expected);
+    check_grid(c, *b, heads, {bucket, {bucket, 1}, positions}, q, expected);
+  const cuda_runs grids[] = {
+      {b->runs.bucket, longest}, {b->runs.bucket, CUDA_RUN_ROWS}, {300, CUDA_RUN_ROWS}};
+  for (const cuda_runs &runs : grids) /* a block for each split, twice, and one for all of them */
+    check_grid(c, *b, heads, {runs.bucket * runs.rows, runs, c->kv.context}, q, expected);
   free_batch(b);
   free_cache(c);
 }
@@ -267,17 +278,104 @@ static void trees_find_their_paths(void **state) {
   (void)state;
   for (int32_t length : {2, 14, 30, 254, 256, 510, 511, 512, 1021}) check(default_shape, trees(length));
   check({OPS_KV_F32, 4, 1, 128}, trees(511));
+  check({OPS_KV_F16, 6, 1, 128}, trees(509));
+  check({OPS_KV_F16, 5, 1, 256}, trees(30));
+}
+
+/* Rows of one sequence from position `first` on, each of which sees `window` positions. */
+static test_batch prompt(int32_t first, int32_t count, int32_t window) {
+  test_batch b = {};
+  for (int32_t p = first; p < first + count; p++) {
+    add_row(&b, 0, p + 1, {});
+    b.rows.back().position = p;
+    b.spans.back() = {{p + 1 > window ? p + 1 - window : 0, p + 1}};
+  }
+  return b;
 }
 
 static void a_prefilled_row_sees_no_later_one(void **state) {
   (void)state;
+  check(default_shape, prompt(505, 15, 510));
+  check(default_shape, prompt(0, 3, 1000));
+  check({OPS_KV_F16, 8, 1, 128}, prompt(250, 17, 40));
+}
+
+/* Rows that see other gaps than their neighbours, and one of them nothing of most splits. */
+static void rows_of_a_run_see_what_each_sees(void **state) {
+  (void)state;
+  test_batch b = prompt(600, 6, 1000);
+  b.spans[1] = {{0, 3}, {255, 257}, {590, 602}};
+  b.spans[2] = {{602, 603}};
+  b.spans[3] = {{0, 256}, {300, 310}, {320, 352}, {603, 604}};
+  b.spans[5] = {{32, 64}, {64, 67}, {69, 70}, {512, 606}};
+  for (int32_t group : {1, 3, 4, 7, 8}) check({OPS_KV_F16, 2 * group, 2, 64}, b);
+  check({OPS_KV_F16, 6, 1, 128}, b);
+  check({OPS_KV_F16, 2, 1, 256}, b);
+}
+
+/* Paths that are one for more than a chunk, and then part. */
+static void paths_of_a_run_are_long(void **state) {
+  (void)state;
   test_batch b = {};
-  for (int32_t p = 505; p < 520; p++) {
-    add_row(&b, 0, p + 1, {});
-    b.rows.back().position = p;
-    b.spans.back() = {{p > 509 ? p - 509 : 0, p + 1}};
+  std::vector<int32_t> path;
+  for (int32_t i = 0; i < 60; i++) path.push_back((i + 1) * 7 % 60); /* not side by side */
+  for (int32_t i = 0; i < 5; i++) {
+    std::vector<int32_t> own = path;
+    own.push_back(60 + i % 4);
+    add_row(&b, 0, 250, i == 4 ? path : own);
   }
-  check(default_shape, b);
+  for (size_t i = 0; i < b.rows.size(); i++) b.spans[i] = {{0, b.rows[i].position + 1}};
+  check({OPS_KV_F16, 8, 2, 64}, b);
+}
+
+/* A row that is appended and one of a tree have the last position in different places. */
+static void a_run_has_appended_rows_and_a_tree(void **state) {
+  (void)state;
+  for (int32_t first : {0, 1}) {
+    test_batch b = {};
+    if (first == 0) add_row(&b, 0, 41, {});
+    add_row(&b, 0, 40, {5});
+    add_row(&b, 0, 40, {5, 6});
+    if (first == 1) add_row(&b, 0, 42, {});
+    for (size_t i = 0; i < b.rows.size(); i++) {
+      b.rows[i].position = b.rows[i].length + b.rows[i].path_count - 1;
+      b.spans[i] = {{0, b.rows[i].position + 1}};
+    }
+    check({OPS_KV_F16, 4, 1, 64}, b);
+  }
+}
+
+/* Few rows, and what there is no kernel for, are computed each by itself. */
+static void runs_are_taken_where_they_pay(void **state) {
+  (void)state;
+  const cuda_kv f16 = make_cache(OPS_KV_F16, 1, 2, 64, 1, CONTEXT, STAGE).kv;
+  const cuda_kv f32 = make_cache(OPS_KV_F32, 1, 2, 64, 1, CONTEXT, STAGE).kv;
+  const cuda_kv odd = make_cache(OPS_KV_F16, 1, 2, 96, 1, CONTEXT, STAGE).kv;
+  const int32_t many = 4096;
+  const auto rows_of = [](const cuda_kv &kv, int32_t runs, int32_t rows) {
+    return cuda_attention_runs({NULL, runs * rows, false}, {runs, rows}, kv, 4, CONTEXT).rows;
+  };
+  assert_int_equal(rows_of(f16, many, 8), 8);
+  assert_int_equal(rows_of(f16, many, 4), 4);
+  assert_int_equal(rows_of(f16, many, 2), 1);
+  assert_int_equal(rows_of(f16, 1, 1), 1);
+  assert_int_equal(rows_of(f32, many, 8), 1);
+  assert_int_equal(rows_of(odd, many, 8), 1);
+  assert_int_equal(cuda_attention_runs({NULL, 8, false}, {1, 8}, f16, 4, SPLIT).rows, 1);
+  assert_int_equal(cuda_attention_runs({NULL, 5, false}, {1, 2}, f16, 4, SPLIT).bucket, 5);
+}
+
+/* What later rows of a prompt write is no number. */
+static void a_nan_in_a_later_value_is_not_seen(void **state) {
+  (void)state;
+  test_batch b = prompt(40, 6, 1000);
+  test_cache c = make_cache(OPS_KV_F16, LAYERS, 3, 64, 2, CONTEXT, STAGE);
+  fill_seen(&c, b);
+  b.rows.resize(4);
+  b.spans.resize(4);
+  for (int32_t p : {44, 45})
+    for (int32_t d = 0; d < 64; d++) *value_bits(&c, {false, committed_row(c, 0, p)}, 1, d) = F16_NAN;
+  check_filled(&c, &b, 9, 1);
 }
 
 /* Scores so far apart that weights underflow, and splits that outweigh each other. */
@@ -310,7 +408,7 @@ static void chunks_of_negative_zeros_are_added_to_zero(void **state) {
 #ifndef __CUDACC__
 /* One block attends. What this forward writes is NaNs until the previous kernel ends, and what shares lines
  * with it: queries, staged rows, and committed ones of as many positions as there are rows. */
-static void check_wait(test_batch b) {
+static void check_wait_of(test_batch b, int32_t longest) {
   const int32_t heads = 1, rows = (int32_t)b.rows.size();
   test_cache c = make_cache(OPS_KV_F16, LAYERS, heads, 64, 2, CONTEXT, STAGE);
   fill_seen(&c, b);
@@ -334,13 +432,19 @@ static void check_wait(test_batch b) {
       memcpy(c.memory[i], bytes.data(), bytes.size());
     }
   };
-  cuda_attention(NULL, {b.device, rows, false}, c.kv, LAYER, 0, heads, SPLIT, q_memory, y, scratch);
+  cuda_attention(NULL, {b.device, rows, false}, {rows, longest}, c.kv, LAYER, 0, heads, SPLIT, q_memory, y,
+                 scratch);
   const std::vector<float> got = from_device(y, expected.size());
   shim::previous_ends = nullptr;
   assert_same(got, expected);
   for (float *p : {q_memory, y, scratch}) cudaFree(p);
   free_batch(&b);
   free_cache(&c);
+}
+
+static void check_wait(const test_batch &b) {
+  check_wait_of(b, 1);
+  check_wait_of(b, 2);
 }
 
 static void new_rows_are_read_after_the_wait(void **state) {
@@ -373,6 +477,11 @@ int main(void) {
       cmocka_unit_test(gaps_between_spans_add_nothing),
       cmocka_unit_test(trees_find_their_paths),
       cmocka_unit_test(a_prefilled_row_sees_no_later_one),
+      cmocka_unit_test(rows_of_a_run_see_what_each_sees),
+      cmocka_unit_test(paths_of_a_run_are_long),
+      cmocka_unit_test(a_run_has_appended_rows_and_a_tree),
+      cmocka_unit_test(runs_are_taken_where_they_pay),
+      cmocka_unit_test(a_nan_in_a_later_value_is_not_seen),
       cmocka_unit_test(large_scores_are_rescaled),
       cmocka_unit_test(chunks_of_negative_zeros_are_added_to_zero),
 #ifndef __CUDACC__

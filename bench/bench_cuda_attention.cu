@@ -1,0 +1,188 @@
+/* bench_cuda_attention.cu - what attention of a CUDA device costs: microseconds of a layer for the shapes of
+ * some models, contexts and numbers of rows, each row by itself and rows of a sequence together, in turns.
+ * Beside them stands how long it takes to read the keys and values once. Rows are those of a tree: all see
+ * the context, and a chain of up to TREE_DEPTH staged rows. Layers follow each other in a graph, as in a
+ * forward, so that no cache holds what is read. */
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/host_kernels.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#define REPEATS     5
+#define LAYERS_MAX  32
+#define ROWS_MAX    512
+#define TREE_DEPTH  8
+#define CACHE_BYTES ((size_t)1 << 30)
+
+static cudaStream_t stream;
+
+static void ok(cudaError_t code, const char *what) {
+  if (code == cudaSuccess) return;
+  fprintf(stderr, "bench_cuda_attention: %s: %s\n", what, cudaGetErrorString(code));
+  exit(1);
+}
+
+template <class T> static T *take(size_t n) {
+  T *p;
+  ok(cudaMalloc((void **)&p, n * sizeof(T)), "cudaMalloc");
+  ok(cudaMemset(p, 0, n * sizeof(T)), "memset");
+  return p;
+}
+
+template <class T> static T *to_device(const std::vector<T> &v) {
+  T *p = take<T>(v.size());
+  ok(cudaMemcpy(p, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice), "copy");
+  return p;
+}
+
+/* Microseconds of what `body` puts into the stream: the fastest of some replays. */
+static double graph_us(const std::function<void()> &body) {
+  cudaGraph_t graph;
+  cudaGraphExec_t replayed;
+  cudaEvent_t first, last;
+  ok(cudaEventCreate(&first), "event");
+  ok(cudaEventCreate(&last), "event");
+  ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  body();
+  ok(cudaStreamEndCapture(stream, &graph), "capture");
+  ok(cudaGraphInstantiate(&replayed, graph, 0), "instantiate");
+  float best = 1e30f;
+  for (int i = 0; i < REPEATS; i++) {
+    float ms;
+    ok(cudaEventRecord(first, stream), "record");
+    ok(cudaGraphLaunch(replayed, stream), "launch");
+    ok(cudaEventRecord(last, stream), "record");
+    ok(cudaStreamSynchronize(stream), "run");
+    ok(cudaEventElapsedTime(&ms, first, last), "time");
+    if (ms < best) best = ms;
+  }
+  cudaGraphExecDestroy(replayed);
+  cudaGraphDestroy(graph);
+  return (double)best * 1000;
+}
+
+struct shape {
+  const char *name;
+  int32_t heads, kv_heads, head_dim;
+};
+
+static const shape shapes[] = {
+    {"135M", 9, 3, 64}, {"1B", 32, 8, 64}, {"1.5B", 12, 2, 128}, {"8B", 32, 8, 128}, {"70B/4", 16, 2, 128}};
+
+struct batch {
+  cuda_batch *device;
+  cuda_runs runs;
+};
+
+static int32_t bucket_of(int32_t count) {
+  int32_t bucket = 1;
+  while (bucket < count) bucket *= 2;
+  return bucket;
+}
+
+/* Rows of a chain, each TREE_DEPTH of them; of as many chains that share nothing; or of a prompt. */
+enum batch_kind { CHAIN, BRANCHES, PROMPT };
+
+static batch batch_of(int32_t context, int32_t count, batch_kind kind) {
+  const bool prompt = kind == PROMPT;
+  std::vector<ops_row> rows;
+  std::vector<int32_t> paths, first = {0};
+  std::vector<ops_span> spans;
+  std::vector<cuda_run> runs;
+  for (int32_t i = 0; i < count; i++) {
+    const int32_t depth = prompt ? 0 : i % TREE_DEPTH + 1, at = (int32_t)paths.size();
+    const int32_t position = prompt ? context - count + i : context - TREE_DEPTH + depth - 1;
+    for (int32_t d = 0; d < depth; d++)
+      paths.push_back(kind == CHAIN ? i - depth + 1 + d : (i * TREE_DEPTH + d) % ROWS_MAX);
+    rows.push_back({1, position, 0, prompt ? position + 1 : context - TREE_DEPTH, at, depth});
+    spans.push_back({0, position + 1});
+    first.push_back(i + 1);
+    if (i % CUDA_RUN_ROWS == 0) runs.push_back({i, 0});
+    runs.back().count++;
+  }
+  cuda_batch b = {};
+  paths.push_back(0);
+  b.rows = to_device(rows);
+  b.paths = to_device(paths);
+  b.views[0] = {to_device(first), to_device(spans)};
+  b.runs = to_device(runs);
+  b.row_count = count;
+  b.run_count = (int32_t)runs.size();
+  return {to_device(std::vector<cuda_batch>{b}),
+          {bucket_of(b.run_count), bucket_of(count < CUDA_RUN_ROWS ? count : CUDA_RUN_ROWS)}};
+}
+
+static cuda_kv cache_of(const shape &s, int32_t context) {
+  const int32_t stage = ROWS_MAX;
+  const size_t layer = (size_t)(context * s.kv_heads * s.head_dim) * sizeof(uint16_t);
+  const size_t fit = CACHE_BYTES / layer, layers = fit < LAYERS_MAX ? fit : LAYERS_MAX;
+  const size_t staged = layers * (size_t)(stage * s.kv_heads * s.head_dim);
+  std::vector<int32_t> table;
+  for (int32_t i = 0; i < context / OPS_TILE; i++) table.push_back(i);
+  return {OPS_KV_F16,
+          (int32_t)layers,
+          s.kv_heads,
+          s.head_dim,
+          context / OPS_TILE,
+          1,
+          context,
+          stage,
+          take<uint8_t>(layers * layer),
+          take<uint8_t>(layers * layer),
+          take<uint16_t>(staged),
+          take<uint16_t>(staged),
+          to_device(table)};
+}
+
+static double layer_us(const shape &s, const cuda_kv &kv, const batch &b, cuda_runs runs, int32_t count,
+                       const float *q, float *y) {
+  const size_t floats = cuda_attention_floats(kv, bucket_of(count), runs, s.heads);
+  float *scratch = take<float>(floats + 1);
+  const double us = graph_us([&] {
+    for (int32_t layer = 0; layer < kv.layers; layer++)
+      cuda_attention(stream, {b.device, bucket_of(count), false}, runs, kv, layer, 0, s.heads, kv.context, q,
+                     y, scratch);
+  });
+  cudaFree(scratch);
+  return us / kv.layers;
+}
+
+static void measure(const shape &s, int32_t context, double gbps) {
+  const cuda_kv kv = cache_of(s, context);
+  float *q = take<float>((size_t)(ROWS_MAX * s.heads * s.head_dim));
+  float *y = take<float>((size_t)(ROWS_MAX * s.heads * s.head_dim));
+  printf("%-5s %6d, read %6.1f us:", s.name, (int)context,
+         2.0 * sizeof(uint16_t) * context * s.kv_heads * s.head_dim / gbps / 1e3);
+  for (int32_t count : {1, 2, 4, 8, 16, 32, 64, ROWS_MAX}) {
+    if (count > context) continue;
+    const batch b = batch_of(context, count, count == ROWS_MAX ? PROMPT : CHAIN);
+    const double alone = layer_us(s, kv, b, {bucket_of(count), 1}, count, q, y);
+    const double shared = layer_us(s, kv, b, b.runs, count, q, y);
+    const cuda_runs used =
+        cuda_attention_runs({b.device, bucket_of(count), false}, b.runs, kv, s.heads, kv.context);
+    const double apart =
+        count == ROWS_MAX ? shared : layer_us(s, kv, batch_of(context, count, BRANCHES), b.runs, count, q, y);
+    printf("  %d: %.1f %.1f %.1f%s", (int)count, alone, shared, apart, used.rows > 1 ? "*" : "");
+  }
+  printf("\n");
+  fflush(stdout);
+  for (void *p : {kv.keys, kv.values, kv.stage_keys, kv.stage_values, (void *)q, (void *)y}) cudaFree(p);
+}
+
+int main(int argc, char **argv) {
+  ok(cudaStreamCreate(&stream), "stream");
+  const double gbps = argc > 1 ? atof(argv[1]) : 4500;
+  printf("us of a layer, each row by itself, rows of a chain together, and rows that branch at once together "
+         "(*: a forward takes them together), f16 cache; read: "
+         "keys and values once at %.0f GB/s\n",
+         gbps);
+  for (const shape &s : shapes)
+    for (int32_t context : {512, 2048, 8192})
+      if (argc < 4 || (!strcmp(argv[2], s.name) && atoi(argv[3]) == context)) measure(s, context, gbps);
+  return 0;
+}

@@ -1,0 +1,202 @@
+/* attention.cuh - what the two kernels of attention share: attention.cu, in which a block has one row, and
+ * attention_runs.cu, in which a block has the rows of a sequence. ops.h says what they compute. */
+#pragma once
+
+#include "kernels/cuda/cache.cuh"
+#include "kernels/cuda/device_code.cuh"
+#include "kernels/cuda/launch.cuh"
+
+#define ATTENTION_THREADS    OPS_SPLIT               /* of a block: one for each position of a split */
+#define ATTENTION_CHUNKS     (OPS_SPLIT / OPS_CHUNK) /* of a split; as many as a block has warps */
+#define ATTENTION_FOUR       4                       /* floats that one access takes */
+#define ATTENTION_LINE_KEYS  (DEVICE_LINE / 16)      /* at most: a key's unit has 16 bytes or more */
+#define ATTENTION_JOIN_AHEAD 8                       /* splits whose values are on their way at once */
+
+typedef struct attention_quad {
+  alignas(16) float x[ATTENTION_FOUR];
+} attention_quad;
+
+typedef struct attention_partial { /* what a split leaves for one query head, beside its values */
+  alignas(16) cpu_softmax softmax;
+  int32_t keys; /* 0: the row sees none, and the rest is undefined */
+} attention_partial;
+
+typedef struct attention_job {
+  cuda_rows rows;
+  cuda_kv kv;
+  int32_t layer, view, heads, splits;
+  bool spread; /* a block a split */
+  float scale;
+  const float *q;
+  float *y;
+  int32_t *arrived; /* [CUDA_ATTENTION_COUNTERS]: blocks that have left their split, of those that make the
+                       same results; 0 between kernels */
+  attention_partial *partials; /* [rows][heads][splits] */
+  float *values;               /* [rows][heads][splits][cuda_kv_row(head_dim)] */
+} attention_job;
+
+/* --- what a row sees --- */
+
+typedef struct attention_view {
+  ops_row row;
+  const ops_span *spans;
+  int32_t count;
+} attention_view;
+
+DEVICE_CODE attention_view attention_view_of(const attention_job &j, int32_t row) {
+  const cuda_batch *batch = j.rows.batch;
+  const cuda_view view = batch->views[j.view];
+  const int32_t first = view.first[row];
+  const attention_view v = {batch->rows[row], view.spans + first, view.first[row + 1] - first};
+  return v;
+}
+
+/* Spans of the row that begin before `to`. */
+DEVICE_CODE int32_t attention_spans_before(const attention_view &v, int32_t to) {
+  int32_t low = 0, high = v.count;
+  DEVICE_NO_UNROLL
+  while (low < high) {
+    const int32_t middle = (low + high) / 2;
+    if (v.spans[middle].first < to)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+/* Does the row see one of the positions [from, to)? */
+DEVICE_CODE bool attention_sees(const attention_view &v, int32_t from, int32_t to) {
+  const int32_t before = attention_spans_before(v, to);
+  return before > 0 && from < v.spans[before - 1].end;
+}
+
+/* Index of (row, query head) in q and y, in heads. */
+DEVICE_CODE size_t attention_head_at(const attention_job &j, int32_t row, int32_t head) {
+  return (size_t)row * (size_t)j.heads + (size_t)head;
+}
+
+/* --- sums and maxima --- */
+
+/* A NaN is never the larger one. */
+DEVICE_CODE float attention_larger(float a, float b) {
+  return a > b ? a : b;
+}
+
+/* Of a number of lanes that is a power of two. */
+DEVICE_CODE float attention_largest(float x, int lanes) {
+  DEVICE_UNROLL for (int by = DEVICE_LANES / 2; by > 0; by /= 2) if (by < lanes) x =
+      attention_larger(__shfl_xor_sync(~0u, x, by), x);
+  return x;
+}
+
+DEVICE_CODE float attention_joined(float before, float split, cpu_factors f) {
+  return fmaf(split, f.split, before * f.before);
+}
+
+/* --- splits that were blocks of their own --- */
+
+/* Is this the last of `count` blocks to have left its split? What the others wrote can then be read. flag: of
+ * the block's shared memory. */
+DEVICE_CODE bool attention_is_last(int32_t *arrived, int32_t count, int32_t *flag) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    *flag = atomicAdd(arrived, 1) + 1;
+    if (*flag == count) *arrived = 0;
+    __threadfence();
+  }
+  __syncthreads();
+  return *flag == count;
+}
+
+/* Up to as many splits as a warp has lanes, one a lane: each lane's factors, given the largest score before
+ * them, which becomes that of all. */
+DEVICE_CODE cpu_factors attention_factors(const attention_partial &p, float &before) {
+  const int32_t lane = (int32_t)threadIdx.x % DEVICE_LANES;
+  float most = p.keys ? p.softmax.largest : -INFINITY;
+  DEVICE_UNROLL for (int by = 1; by < DEVICE_LANES; by *= 2) {
+    const float other = __shfl_up_sync(~0u, most, (unsigned)by);
+    most = lane >= by ? attention_larger(other, most) : most;
+  }
+  most = attention_larger(before, most);
+  float previous = __shfl_up_sync(~0u, most, 1u);
+  previous = lane == 0 ? before : previous;
+  before = __shfl_sync(~0u, most, DEVICE_LANES - 1);
+  return {cpu_exp(previous - most), cpu_exp(p.softmax.largest - most)};
+}
+
+typedef struct attention_sum { /* of the splits so far: of their weights, and of four components */
+  float weights;
+  attention_quad values;
+} attention_sum;
+
+DEVICE_CODE void attention_add(attention_sum &to, float weights, const attention_quad &values, cpu_factors f,
+                               bool first) {
+  to.weights = first ? weights : attention_joined(to.weights, weights, f);
+  DEVICE_UNROLL for (int i = 0; i < ATTENTION_FOUR; i++) to.values.x[i] =
+      first ? values.x[i] : attention_joined(to.values.x[i], values.x[i], f);
+}
+
+/* The components from d on of a head, from all its splits. row: floats from split to split. */
+static __device__ attention_quad attention_join(const attention_partial *partials, const float *values,
+                                                int32_t count, int32_t row, int32_t d) {
+  const int32_t lane = (int32_t)threadIdx.x % DEVICE_LANES;
+  float before = -INFINITY;
+  attention_sum sum = {};
+  bool any = false;
+  DEVICE_NO_UNROLL
+  for (int32_t first = 0; first < count; first += DEVICE_LANES) {
+    attention_partial p = {{0, 0}, 0};
+    cpu_factors f = {0, 0};
+    if (first + lane < count) p = device_load_fresh<attention_partial>(partials + first + lane);
+    DEVICE_NO_UNROLL
+    for (int32_t at = first; at < first + DEVICE_LANES && at < count; at += ATTENTION_JOIN_AHEAD) {
+      attention_quad ahead[ATTENTION_JOIN_AHEAD];
+      DEVICE_UNROLL for (int i = 0; i < ATTENTION_JOIN_AHEAD; i++) {
+        const int32_t split = at + i < count ? at + i : first;
+        ahead[i] = device_load_fresh<attention_quad>(values + (size_t)split * (size_t)row + d);
+      }
+      if (at == first) f = attention_factors(p, before);
+      DEVICE_UNROLL for (int i = 0; i < ATTENTION_JOIN_AHEAD; i++) {
+        const int32_t from = at + i - first;
+        const cpu_factors g = {__shfl_sync(~0u, f.before, from), __shfl_sync(~0u, f.split, from)};
+        const float weights = __shfl_sync(~0u, p.softmax.sum, from);
+        if (!__shfl_sync(~0u, p.keys, from)) continue;
+        attention_add(sum, weights, ahead[i], g, !any);
+        any = true;
+      }
+    }
+  }
+  DEVICE_UNROLL for (int i = 0; i < ATTENTION_FOUR; i++) sum.values.x[i] *= 1.0f / sum.weights;
+  return sum.values;
+}
+
+/* What its splits have left becomes y of a head, by one warp. */
+DEVICE_CODE void attention_join_head(const attention_job &j, size_t head, int32_t count) {
+  const int32_t row = cuda_kv_row(j.kv.head_dim), dim = j.kv.head_dim;
+  const size_t first = head * (size_t)j.splits;
+  DEVICE_NO_UNROLL
+  for (int32_t at = 0; at < row; at += DEVICE_LANES * ATTENTION_FOUR) {
+    const int32_t d = at + (int32_t)threadIdx.x % DEVICE_LANES * ATTENTION_FOUR;
+    const attention_quad y =
+        attention_join(j.partials + first, j.values + first * (size_t)row, count, row, d < row ? d : 0);
+    DEVICE_UNROLL for (int i = 0; i < ATTENTION_FOUR; i++) if (d + i < dim)
+        j.y[head * (size_t)dim + (size_t)(d + i)] = y.x[i];
+  }
+}
+
+/* --- launches --- */
+
+inline int32_t attention_splits(int32_t positions) {
+  return (positions + OPS_SPLIT - 1) / OPS_SPLIT;
+}
+
+/* The rows of each run read together. */
+void attention_put_runs(cudaStream_t stream, const attention_job &j, cuda_runs runs);
+/* Is there shared memory for it? */
+bool attention_runs_fit(const cuda_kv &kv);
+/* And is it faster than each row by itself? */
+bool attention_runs_pay(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits);
+/* Has it a block for each split, rather than for all of them, and so needs partials? */
+bool attention_runs_spread(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits);

@@ -363,8 +363,10 @@ static __device__ void leave_nothing(const block_job<T, PACK> &b, int32_t split)
 template <class T, int PACK> static __device__ void meet(const block_job<T, PACK> &b, int32_t count) {
   int32_t *arrived = b.j.arrived + blockIdx.x * gridDim.y + blockIdx.y;
   if (!attention_is_last(arrived, count, &block_memory<PACK>().arrived)) return;
-  for (int32_t h = (int32_t)threadIdx.x / DEVICE_LANES; h < b.heads; h += WARPS)
-    attention_join_head(b.j, attention_head_at(b.j, (int32_t)blockIdx.x, b.head + h), count);
+  const size_t head = attention_head_at(b.j, (int32_t)blockIdx.x, b.head);
+  const int32_t parts = (b.dim + ATTENTION_JOINED - 1) / ATTENTION_JOINED;
+  for (int32_t i = (int32_t)threadIdx.x / DEVICE_LANES; i < b.heads * parts; i += WARPS)
+    attention_join_head(b.j, head + (size_t)(i % b.heads), count, i / b.heads * ATTENTION_JOINED);
 }
 
 /* --- all splits of a block --- */

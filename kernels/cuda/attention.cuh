@@ -6,8 +6,8 @@
 #include "kernels/cuda/device_code.cuh"
 #include "kernels/cuda/launch.cuh"
 
-#define ATTENTION_THREADS    OPS_SPLIT               /* of a block: one for each position of a split */
-#define ATTENTION_CHUNKS     (OPS_SPLIT / OPS_CHUNK) /* of a split; as many as a block has warps */
+#define ATTENTION_THREADS    OPS_SPLIT               /* of a block of attention.cu: one for each position */
+#define ATTENTION_CHUNKS     (OPS_SPLIT / OPS_CHUNK) /* of a split */
 #define ATTENTION_FOUR       4                       /* floats that one access takes */
 #define ATTENTION_LINE_KEYS  (DEVICE_LINE / 16)      /* at most: a key's unit has 16 bytes or more */
 #define ATTENTION_JOIN_AHEAD 8                       /* splits whose values are on their way at once */
@@ -172,18 +172,17 @@ static __device__ attention_quad attention_join(const attention_partial *partial
   return sum.values;
 }
 
-/* What its splits have left becomes y of a head, by one warp. */
-DEVICE_CODE void attention_join_head(const attention_job &j, size_t head, int32_t count) {
+#define ATTENTION_JOINED (DEVICE_LANES * ATTENTION_FOUR) /* components that a warp joins at once */
+
+/* What its splits have left becomes y of a head, ATTENTION_JOINED components from `from` on, by one warp. */
+DEVICE_CODE void attention_join_head(const attention_job &j, size_t head, int32_t count, int32_t from) {
   const int32_t row = cuda_kv_row(j.kv.head_dim), dim = j.kv.head_dim;
+  const int32_t d = from + (int32_t)threadIdx.x % DEVICE_LANES * ATTENTION_FOUR;
   const size_t first = head * (size_t)j.splits;
-  DEVICE_NO_UNROLL
-  for (int32_t at = 0; at < row; at += DEVICE_LANES * ATTENTION_FOUR) {
-    const int32_t d = at + (int32_t)threadIdx.x % DEVICE_LANES * ATTENTION_FOUR;
-    const attention_quad y =
-        attention_join(j.partials + first, j.values + first * (size_t)row, count, row, d < row ? d : 0);
-    DEVICE_UNROLL for (int i = 0; i < ATTENTION_FOUR; i++) if (d + i < dim)
-        j.y[head * (size_t)dim + (size_t)(d + i)] = y.x[i];
-  }
+  const attention_quad y =
+      attention_join(j.partials + first, j.values + first * (size_t)row, count, row, d < row ? d : 0);
+  DEVICE_UNROLL for (int i = 0; i < ATTENTION_FOUR; i++) if (d + i < dim)
+      j.y[head * (size_t)dim + (size_t)(d + i)] = y.x[i];
 }
 
 /* --- launches --- */

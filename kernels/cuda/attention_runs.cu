@@ -15,11 +15,11 @@
 #define WARPS     4
 #define THREADS   (WARPS * DEVICE_LANES)
 #define TURNS     (CHUNKS / WARPS) /* chunks of a warp: WARPS apart */
-#define STRIDE    (OPS_SPLIT + 8)  /* of weights: eight lanes of four queries lie in different banks */
+#define STRIDE    (OPS_SPLIT + 8)  /* of weights: queries do not begin in the same bank */
 #define AHEAD     8                /* values that are on their way while as many are added */
 #define LANES     CPU_LANES
 #define ROWS_MIN  4                    /* that share what they read */
-#define PARTS_MAX ((int64_t)256 << 10) /* splits of heads of rows that are left in memory */
+#define PARTS_MAX ((int64_t)128 << 10) /* splits of heads of rows that are left in memory */
 #define NOBODY    CUDA_RUN_ROWS        /* the row of a query that is not there, which sees nothing */
 
 static_assert(OPS_CHUNK == DEVICE_LANES, "a lane for each position of a chunk");
@@ -41,7 +41,7 @@ template <int QUERIES_, int ROW_> struct run_plan {
 /* --- memory of a block --- */
 
 /* Of a chunk, a bit for each position. ragged: rows that see it have it in different places, and each reads
- * its own; all: not so, and every row sees it; any: some row does. flat: those that are not ragged are
+ * its own; all: not so, and every row sees it; any: some row does. flat: all of them are
  * committed. */
 struct chunk_view {
   uint32_t ragged, all, any;
@@ -86,7 +86,7 @@ struct run_job {
   const attention_job &j;
   cuda_run run;
   int32_t kv_head, group, first; /* the first query of the run's */
-  int32_t old; /* positions before it were there before this forward, and share no line with later ones */
+  int32_t old;                   /* positions before it were there before this forward */
   cache_area<element> committed, staged;
 
   /* Index in q and y of a query that is there, in heads. */
@@ -126,7 +126,7 @@ template <class P> DEVICE_CODE void find_rows(run_job &b) {
     const int32_t before = memory.rows[r].length - count;
     old = before < old ? before : old;
   }
-  b.old = old > 0 ? old / ATTENTION_LINE_KEYS * ATTENTION_LINE_KEYS : 0;
+  b.old = old;
 }
 
 /* --- what the rows see of a split --- */
@@ -182,6 +182,28 @@ template <class P> DEVICE_CODE void look_together(const run_job &b, int32_t spli
   const chunk_view v = {__ballot_sync(~0u, ragged), __ballot_sync(~0u, all && !ragged),
                         __ballot_sync(~0u, any), !__any_sync(~0u, entry < 0)};
   if (lane == 0) memory.views[c] = v;
+}
+
+/* Leaves what all rows see of a split. False: nothing. Ends with a barrier. */
+template <class P> DEVICE_CODE bool look_at(const run_job &b, int32_t split) {
+  uint32_t any = 0;
+  look<P>(b, split);
+  __syncthreads();
+  DEVICE_NO_UNROLL
+  for (int32_t c = (int32_t)threadIdx.x / DEVICE_LANES; c < CHUNKS; c += WARPS) look_together<P>(b, split, c);
+  __syncthreads();
+  DEVICE_UNROLL for (int c = 0; c < CHUNKS; c++) any |= run_shared<P>().views[c].any;
+  return any != 0;
+}
+
+/* Does some row see the positions of this lane? */
+template <class P> DEVICE_CODE bool is_seen() {
+  bool seen = true;
+  DEVICE_UNROLL for (int i = 0; i < TURNS; i++) {
+    const int32_t at = i * THREADS + (int32_t)threadIdx.x;
+    seen = seen && run_shared<P>().views[at / OPS_CHUNK].any >> at % OPS_CHUNK & 1;
+  }
+  return seen;
 }
 
 /* Does the row of this query see something of the split? */
@@ -503,13 +525,9 @@ template <class P> DEVICE_CODE void keep_queries(const run_job &b) {
 /* Leaves the sums of weights; returns the values. Keys that were there before this forward begin to come
  * before the wait. */
 template <class P> DEVICE_CODE value_quads<P> attend_split(const run_job &b, int32_t split, bool first) {
-  look<P>(b, split);
-  __syncthreads();
   const int32_t warp = (int32_t)threadIdx.x / DEVICE_LANES;
-  for (int32_t c = warp; c < CHUNKS; c += WARPS) look_together<P>(b, split, c);
-  __syncthreads();
   const key_pointers<P> keys = find_keys<P>(b);
-  const bool early = (split + 1) * OPS_SPLIT <= b.old;
+  const bool early = (split + 1) * OPS_SPLIT <= b.old && is_seen<P>();
   keys_ahead<P> begun = {};
   DEVICE_NO_UNROLL
   for (int later = 0; later < 2; later++) {
@@ -557,6 +575,14 @@ template <class P> DEVICE_CODE void leave(const run_job &b, int32_t split, const
   }
 }
 
+template <class P> DEVICE_CODE void leave_nothing(const run_job &b, int32_t split) {
+  const int32_t t = (int32_t)threadIdx.x;
+  device_wait_for_previous();
+  device_let_next_begin();
+  if (t < P::QUERIES && run_shared<P>().row_of[t] != NOBODY)
+    b.j.partials[b.at(t) * (size_t)b.j.splits + (size_t)split].keys = 0;
+}
+
 /* The last of the blocks has what all of them have left. */
 template <class P> DEVICE_CODE void meet(const run_job &b, int32_t count) {
   run_memory<P> &memory = run_shared<P>();
@@ -564,7 +590,8 @@ template <class P> DEVICE_CODE void meet(const run_job &b, int32_t count) {
   if (!attention_is_last(arrived, count, &memory.arrived)) return;
   DEVICE_NO_UNROLL
   for (int32_t q = (int32_t)threadIdx.x / DEVICE_LANES; q < P::QUERIES; q += WARPS)
-    if (memory.row_of[q] != NOBODY) attention_join_head(b.j, b.at(q), count);
+    for (int32_t from = 0; memory.row_of[q] != NOBODY && from < P::ROW; from += ATTENTION_JOINED)
+      attention_join_head(b.j, b.at(q), count, from);
 }
 
 /* The split becomes part of what was before it. Ends with a barrier. */
@@ -613,14 +640,18 @@ template <class P> DEVICE_CODE int32_t splits_seen(const run_job &b) {
 
 /* Splits [first, end) of `count`. */
 template <class P> DEVICE_CODE void attend_splits(run_job &b, int32_t first, int32_t end, int32_t count) {
+  bool begun = false;
   DEVICE_NO_UNROLL
   for (int32_t split = first; split < end; split++) {
-    const value_quads<P> values = attend_split<P>(b, split, split == first);
+    if (!look_at<P>(b, split)) continue;
+    const value_quads<P> values = attend_split<P>(b, split, !begun);
     if (b.j.spread)
       leave<P>(b, split, values);
     else
       add_to_all<P>(values);
+    begun = true;
   }
+  if (!begun) leave_nothing<P>(b, first);
   if (b.j.spread)
     meet<P>(b, count);
   else
@@ -680,11 +711,16 @@ static bool spreads(const run_kernel &k, const cuda_kv &kv, cuda_runs runs, int3
   return blocks_of(k, kv, runs, heads) <= CUDA_ATTENTION_COUNTERS && parts <= PARTS_MAX;
 }
 
+/* Blocks of all splits that are by themselves. */
+static int64_t all_blocks(const run_kernel &k, const cuda_kv &kv, cuda_runs runs, int32_t heads,
+                          int32_t splits) {
+  return (int64_t)blocks_of(k, kv, runs, heads) * (spreads(k, kv, runs, heads) ? splits : 1);
+}
+
 static int64_t cost_of(const run_kernel &k, const cuda_kv &kv, cuda_runs runs, int32_t heads,
                        int32_t splits) {
   const int64_t at_once = (int64_t)launch_processors() * k.blocks;
-  const int64_t blocks = (int64_t)blocks_of(k, kv, runs, heads) * splits;
-  return (blocks + at_once - 1) / at_once * k.cost;
+  return (all_blocks(k, kv, runs, heads, splits) + at_once - 1) / at_once * k.cost;
 }
 
 /* One that has a block for each split comes before one that has not, and then the faster one. NULL: there is
@@ -709,8 +745,7 @@ bool attention_runs_fit(const cuda_kv &kv) {
 bool attention_runs_pay(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits) {
   if (runs.rows < ROWS_MIN || !attention_runs_fit(kv)) return false;
   for (const run_kernel &k : kernels)
-    if (fits(k, kv))
-      return (int64_t)blocks_of(k, kv, runs, heads) * splits > (int64_t)launch_processors() * 5 / 2;
+    if (fits(k, kv)) return all_blocks(k, kv, runs, heads, splits) > (int64_t)launch_processors() * 5 / 2;
   return false;
 }
 

@@ -223,6 +223,7 @@ static void note_batch(cuda_device *d, device_kv *k, const ops_batch *b) {
   f->capture_count = b->capture_count;
   f->captures_made = 0;
   f->supplies.used = 0;
+  f->attending.heads = 0;
   f->staged = count_staged(b);
   f->rows = rows_of(d, b->row_count, false);
   f->head = rows_of(d, b->head_count, true);

@@ -258,14 +258,22 @@ void cuda_ops_rope_store(device *base, int32_t layer, const device_rotary *r, de
   op->v = act_floats(v);
 }
 
+static const cuda_attending *attending_of(cuda_forward *f, int32_t heads) {
+  cuda_attending *a = &f->attending;
+  if (a->heads == heads) return a;
+  a->heads = heads;
+  a->runs = cuda_attention_runs(f->rows, f->runs, f->kv->kernels, heads, f->positions);
+  a->floats = cuda_attention_floats(f->kv->kernels, f->rows.bucket, a->runs, heads);
+  return a;
+}
+
 void cuda_ops_attention(device *base, int32_t layer, int32_t view, const device_act *q, device_act *y) {
   cuda_device *d = cuda_device_of(base);
   cuda_forward *f = &d->forward;
   assert(f->kv);
   int32_t heads = q->columns / f->kv->kernels.head_dim;
-  cuda_runs runs = cuda_attention_runs(f->rows, f->runs, f->kv->kernels, heads, f->positions);
-  size_t floats = cuda_attention_floats(f->kv->kernels, f->rows.bucket, runs, heads);
-  if (floats > 0 && !room(d, &f->scratch, floats * sizeof(float))) return;
+  const cuda_attending *a = attending_of(f, heads);
+  if (a->floats > 0 && !room(d, &f->scratch, a->floats * sizeof(float))) return;
   cuda_op *op = record(d, CUDA_OP_ATTENTION, f->rows);
   if (!op) return;
   op->kv = f->kv->kernels;
@@ -273,10 +281,10 @@ void cuda_ops_attention(device *base, int32_t layer, int32_t view, const device_
   op->view = view;
   op->heads = heads;
   op->positions = f->positions;
-  op->runs = runs;
+  op->runs = a->runs;
   op->x.f32 = act_floats(q);
   op->y = act_floats(y);
-  op->scratch = floats > 0 ? f->scratch->at : NULL;
+  op->scratch = a->floats > 0 ? f->scratch->at : NULL;
 }
 
 static void record_logits(cuda_device *d, const device_weight *w, const device_act *x) {

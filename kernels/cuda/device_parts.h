@@ -15,7 +15,7 @@
 #define CUDA_WINDOW     ((size_t)8 << 20) /* bytes of a window to fill */
 #define CUDA_WINDOWS    2                 /* one is filled while the other one is copied */
 #define CUDA_BUCKETS    10                /* 1, 2, 4, ... 512 rows have names */
-#define CUDA_GRAPHS_MAX 256               /* 32 sessions with drafts use 190 */
+#define CUDA_GRAPHS_MAX 256               /* 32 sessions with drafts and short contexts use 190 */
 
 struct device_memory {
   uint8_t *at;
@@ -111,10 +111,18 @@ typedef struct cuda_graph {
   uint64_t usual_us;    /* what it takes, rather too little; 0: not known */
 } cuda_graph;
 
+/* How rows attend that have so many heads: found once a forward. */
+typedef struct cuda_attending {
+  int32_t heads; /* 0: not known yet */
+  cuda_runs runs;
+  size_t floats; /* of scratch */
+} cuda_attending;
+
 typedef struct cuda_forward {
   cuda_upload upload;
   cuda_rows rows, head; /* of the forward that runs */
   cuda_runs runs;
+  cuda_attending attending;
   int32_t row_count, head_count, logit_count, rank_count, staged; /* true counts; staged: rows with a path */
   int32_t positions;                                              /* more than any row's, rounded up */
   device_kv *kv;

@@ -66,8 +66,9 @@ static inline std::vector<float> numbers(size_t count, uint64_t seed) {
   return v;
 }
 
-#define NAN_BITS 0x7fc00000u
-#define F16_NAN  0x7e00
+#define NAN_BITS     0x7fc00000u
+#define F16_NAN      0x7e00
+#define F16_INFINITY 0x7c00
 
 /* --- a cache, on the host and on the device --- */
 

@@ -365,16 +365,14 @@ static void runs_are_taken_where_they_pay(void **state) {
   assert_int_equal(cuda_attention_runs({NULL, 5, false}, {1, 2}, f16, 4, SPLIT).bucket, 5);
 }
 
-/* What later rows of a prompt write is no number. */
-static void a_nan_in_a_later_value_is_not_seen(void **state) {
+/* Zero times an infinite value is no number: the rows before it do not multiply it at all. */
+static void an_infinity_in_a_later_value_is_not_seen(void **state) {
   (void)state;
   test_batch b = prompt(40, 6, 1000);
   test_cache c = make_cache(OPS_KV_F16, LAYERS, 3, 64, 2, CONTEXT, STAGE);
   fill_seen(&c, b);
-  b.rows.resize(4);
-  b.spans.resize(4);
   for (int32_t p : {44, 45})
-    for (int32_t d = 0; d < 64; d++) *value_bits(&c, {false, committed_row(c, 0, p)}, 1, d) = F16_NAN;
+    for (int32_t d = 0; d < 64; d++) *value_bits(&c, {false, committed_row(c, 0, p)}, 1, d) = F16_INFINITY;
   check_filled(&c, &b, 9, 1);
 }
 
@@ -408,7 +406,7 @@ static void chunks_of_negative_zeros_are_added_to_zero(void **state) {
 #ifndef __CUDACC__
 /* One block attends. What this forward writes is NaNs until the previous kernel ends, and what shares lines
  * with it: queries, staged rows, and committed ones of as many positions as there are rows. */
-static void check_wait_of(test_batch b, int32_t longest) {
+static void check_wait_of(test_batch b, cuda_runs runs) {
   const int32_t heads = 1, rows = (int32_t)b.rows.size();
   test_cache c = make_cache(OPS_KV_F16, LAYERS, heads, 64, 2, CONTEXT, STAGE);
   fill_seen(&c, b);
@@ -432,8 +430,8 @@ static void check_wait_of(test_batch b, int32_t longest) {
       memcpy(c.memory[i], bytes.data(), bytes.size());
     }
   };
-  cuda_attention(NULL, {b.device, rows, false}, {rows, longest}, c.kv, LAYER, 0, heads, SPLIT, q_memory, y,
-                 scratch);
+  cuda_attention(NULL, {b.device, rows, false}, runs, c.kv, LAYER, 0, heads, runs.rows > 1 ? CONTEXT : SPLIT,
+                 q_memory, y, scratch);
   const std::vector<float> got = from_device(y, expected.size());
   shim::previous_ends = nullptr;
   assert_same(got, expected);
@@ -443,8 +441,8 @@ static void check_wait_of(test_batch b, int32_t longest) {
 }
 
 static void check_wait(const test_batch &b) {
-  check_wait_of(b, 1);
-  check_wait_of(b, 2);
+  check_wait_of(b, {(int32_t)b.rows.size(), 1});
+  check_wait_of(b, {200, CUDA_RUN_ROWS});
 }
 
 static void new_rows_are_read_after_the_wait(void **state) {
@@ -456,6 +454,9 @@ static void new_rows_are_read_after_the_wait(void **state) {
   tree.rows[0].position = 60;
   tree.spans[0] = {{0, 61}};
   check_wait(tree);
+  check_wait_of(prompt(SPLIT, 2, CONTEXT),
+                {200, CUDA_RUN_ROWS}); /* the first row's line is in the split before */
+  check_wait_of(prompt(SPLIT + 20, 2, CONTEXT), {200, CUDA_RUN_ROWS});
 }
 #endif
 
@@ -481,7 +482,7 @@ int main(void) {
       cmocka_unit_test(paths_of_a_run_are_long),
       cmocka_unit_test(a_run_has_appended_rows_and_a_tree),
       cmocka_unit_test(runs_are_taken_where_they_pay),
-      cmocka_unit_test(a_nan_in_a_later_value_is_not_seen),
+      cmocka_unit_test(an_infinity_in_a_later_value_is_not_seen),
       cmocka_unit_test(large_scores_are_rescaled),
       cmocka_unit_test(chunks_of_negative_zeros_are_added_to_zero),
 #ifndef __CUDACC__

@@ -473,7 +473,9 @@ static bool spreads(const cuda_kv &kv, int32_t bucket, cuda_runs runs, int32_t h
 }
 
 cuda_runs cuda_attention_runs(cuda_rows rows, cuda_runs runs, cuda_kv kv, int32_t heads, int32_t positions) {
-  return attention_runs_pay(kv, runs, heads, attention_splits(positions)) ? runs : cuda_runs{rows.bucket, 1};
+  return attention_runs_pay(kv, rows.bucket, runs, heads, attention_splits(positions))
+             ? runs
+             : cuda_runs{rows.bucket, 1};
 }
 
 size_t cuda_attention_floats(cuda_kv kv, int32_t bucket, cuda_runs runs, int32_t heads) {

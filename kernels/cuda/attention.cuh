@@ -195,7 +195,7 @@ inline int32_t attention_splits(int32_t positions) {
 void attention_put_runs(cudaStream_t stream, const attention_job &j, cuda_runs runs);
 /* Is there shared memory for it? */
 bool attention_runs_fit(const cuda_kv &kv);
-/* And is it faster than each row by itself? */
-bool attention_runs_pay(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits);
+/* And is it faster than each row by itself? bucket: of rows. */
+bool attention_runs_pay(const cuda_kv &kv, int32_t bucket, cuda_runs runs, int32_t heads, int32_t splits);
 /* Has it a block for each split, rather than for all of them, and so needs partials? */
 bool attention_runs_spread(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits);

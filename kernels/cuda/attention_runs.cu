@@ -10,17 +10,20 @@
  * their paths are one; where they part, a position is ragged, and each row reads its own key and value. */
 #include "kernels/cuda/attention.cuh"
 
-#define CHUNKS    ATTENTION_CHUNKS
-#define FOUR      ATTENTION_FOUR
-#define WARPS     4
-#define THREADS   (WARPS * DEVICE_LANES)
-#define TURNS     (CHUNKS / WARPS) /* chunks of a warp: WARPS apart */
-#define STRIDE    (OPS_SPLIT + 8)  /* of weights: queries do not begin in the same bank */
-#define AHEAD     8                /* values that are on their way while as many are added */
-#define LANES     CPU_LANES
-#define ROWS_MIN  4                    /* that share what they read */
-#define PARTS_MAX ((int64_t)128 << 10) /* splits of heads of rows that are left in memory */
-#define NOBODY    CUDA_RUN_ROWS        /* the row of a query that is not there, which sees nothing */
+#define CHUNKS     ATTENTION_CHUNKS
+#define FOUR       ATTENTION_FOUR
+#define WARPS      4
+#define THREADS    (WARPS * DEVICE_LANES)
+#define TURNS      (CHUNKS / WARPS) /* chunks of a warp: WARPS apart */
+#define STRIDE     (OPS_SPLIT + 8)  /* of weights: queries do not begin in the same bank */
+#define AHEAD      8                /* values that are on their way while as many are added */
+#define LANES      CPU_LANES
+#define ROWS_MIN   4                    /* that share what they read */
+#define ROW_HEADS  4                    /* of a block of attention.cu */
+#define ROW_BLOCKS 2                    /* of a processor */
+#define ROW_COST   2                    /* of that many; measured, as those below */
+#define PARTS_MAX  ((int64_t)128 << 10) /* splits of heads of rows that are left in memory */
+#define NOBODY     CUDA_RUN_ROWS        /* the row of a query that is not there, which sees nothing */
 
 static_assert(OPS_CHUNK == DEVICE_LANES, "a lane for each position of a chunk");
 
@@ -711,16 +714,17 @@ static bool spreads(const run_kernel &k, const cuda_kv &kv, cuda_runs runs, int3
   return blocks_of(k, kv, runs, heads) <= CUDA_ATTENTION_COUNTERS && parts <= PARTS_MAX;
 }
 
-/* Blocks of all splits that are by themselves. */
-static int64_t all_blocks(const run_kernel &k, const cuda_kv &kv, cuda_runs runs, int32_t heads,
-                          int32_t splits) {
-  return (int64_t)blocks_of(k, kv, runs, heads) * (spreads(k, kv, runs, heads) ? splits : 1);
+/* Waves of so many blocks at once, of which one takes `cost`. */
+static int64_t waves(int64_t blocks, int32_t of_processor, int32_t cost) {
+  const int64_t at_once = (int64_t)launch_processors() * of_processor;
+  return (blocks + at_once - 1) / at_once * cost;
 }
 
 static int64_t cost_of(const run_kernel &k, const cuda_kv &kv, cuda_runs runs, int32_t heads,
                        int32_t splits) {
-  const int64_t at_once = (int64_t)launch_processors() * k.blocks;
-  return (all_blocks(k, kv, runs, heads, splits) + at_once - 1) / at_once * k.cost;
+  const int64_t blocks = blocks_of(k, kv, runs, heads);
+  return spreads(k, kv, runs, heads) ? waves(blocks * splits, k.blocks, k.cost)
+                                     : waves(blocks, k.blocks, k.cost) * splits;
 }
 
 /* One that has a block for each split comes before one that has not, and then the faster one. NULL: there is
@@ -741,12 +745,13 @@ bool attention_runs_fit(const cuda_kv &kv) {
   return kernel_of(kv, {1, 1}, kv.kv_heads, 1) != NULL;
 }
 
-/* Where blocks are few, those of single rows end sooner: there are more of them. */
-bool attention_runs_pay(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits) {
+/* Where blocks are few, those of single rows end sooner: there are more of them, and each has less to do. */
+bool attention_runs_pay(const cuda_kv &kv, int32_t bucket, cuda_runs runs, int32_t heads, int32_t splits) {
   if (runs.rows < ROWS_MIN || !attention_runs_fit(kv)) return false;
-  for (const run_kernel &k : kernels)
-    if (fits(k, kv)) return all_blocks(k, kv, runs, heads, splits) > (int64_t)launch_processors() * 5 / 2;
-  return false;
+  const int32_t packs = (heads / kv.kv_heads + ROW_HEADS - 1) / ROW_HEADS;
+  const int64_t apart = waves((int64_t)bucket * kv.kv_heads * packs * splits, ROW_BLOCKS, ROW_COST);
+  const int64_t together = cost_of(*kernel_of(kv, runs, heads, splits), kv, runs, heads, splits);
+  return together * 5 < apart * 4;
 }
 
 bool attention_runs_spread(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits) {

@@ -3,6 +3,7 @@
  * Beside them stands how long it takes to read the keys and values once. Rows are those of a tree: all see
  * the context, and a chain of up to TREE_DEPTH staged rows. Layers follow each other in a graph, as in a
  * forward, so that no cache holds what is read. */
+#include "bench/cuda_time.cuh"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/host_kernels.h"
 
@@ -10,60 +11,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <vector>
 
-#define REPEATS     5
 #define LAYERS_MAX  32
 #define ROWS_MAX    512
 #define TREE_DEPTH  8
 #define CACHE_BYTES ((size_t)1 << 30)
 
-static cudaStream_t stream;
-
-static void ok(cudaError_t code, const char *what) {
-  if (code == cudaSuccess) return;
-  fprintf(stderr, "bench_cuda_attention: %s: %s\n", what, cudaGetErrorString(code));
-  exit(1);
-}
-
-template <class T> static T *take(size_t n) {
-  T *p;
-  ok(cudaMalloc((void **)&p, n * sizeof(T)), "cudaMalloc");
-  ok(cudaMemset(p, 0, n * sizeof(T)), "memset");
-  return p;
-}
-
 template <class T> static T *to_device(const std::vector<T> &v) {
-  T *p = take<T>(v.size());
-  ok(cudaMemcpy(p, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice), "copy");
+  T *p = cuda_time_take<T>(v.size());
+  cuda_time_ok(cudaMemcpy(p, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice), "copy");
   return p;
-}
-
-/* Microseconds of what `body` puts into the stream: the fastest of some replays. */
-static double graph_us(const std::function<void()> &body) {
-  cudaGraph_t graph;
-  cudaGraphExec_t replayed;
-  cudaEvent_t first, last;
-  ok(cudaEventCreate(&first), "event");
-  ok(cudaEventCreate(&last), "event");
-  ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  body();
-  ok(cudaStreamEndCapture(stream, &graph), "capture");
-  ok(cudaGraphInstantiate(&replayed, graph, 0), "instantiate");
-  float best = 1e30f;
-  for (int i = 0; i < REPEATS; i++) {
-    float ms;
-    ok(cudaEventRecord(first, stream), "record");
-    ok(cudaGraphLaunch(replayed, stream), "launch");
-    ok(cudaEventRecord(last, stream), "record");
-    ok(cudaStreamSynchronize(stream), "run");
-    ok(cudaEventElapsedTime(&ms, first, last), "time");
-    if (ms < best) best = ms;
-  }
-  cudaGraphExecDestroy(replayed);
-  cudaGraphDestroy(graph);
-  return (double)best * 1000;
 }
 
 struct shape {
@@ -132,21 +90,21 @@ static cuda_kv cache_of(const shape &s, int32_t context) {
           1,
           context,
           stage,
-          take<uint8_t>(layers * layer),
-          take<uint8_t>(layers * layer),
-          take<uint16_t>(staged),
-          take<uint16_t>(staged),
+          cuda_time_take<uint8_t>(layers * layer),
+          cuda_time_take<uint8_t>(layers * layer),
+          cuda_time_take<uint16_t>(staged),
+          cuda_time_take<uint16_t>(staged),
           to_device(table)};
 }
 
 static double layer_us(const shape &s, const cuda_kv &kv, const batch &b, cuda_runs runs, int32_t count,
                        const float *q, float *y) {
   const size_t floats = cuda_attention_floats(kv, bucket_of(count), runs, s.heads);
-  float *scratch = take<float>(floats + 1);
-  const double us = graph_us([&] {
+  float *scratch = cuda_time_take<float>(floats + 1);
+  const double us = cuda_time_us([&] {
     for (int32_t layer = 0; layer < kv.layers; layer++)
-      cuda_attention(stream, {b.device, bucket_of(count), false}, runs, kv, layer, 0, s.heads, kv.context, q,
-                     y, scratch);
+      cuda_attention(cuda_time_stream, {b.device, bucket_of(count), false}, runs, kv, layer, 0, s.heads,
+                     kv.context, q, y, scratch);
   });
   cudaFree(scratch);
   return us / kv.layers;
@@ -154,8 +112,8 @@ static double layer_us(const shape &s, const cuda_kv &kv, const batch &b, cuda_r
 
 static void measure(const shape &s, int32_t context, double gbps) {
   const cuda_kv kv = cache_of(s, context);
-  float *q = take<float>((size_t)(ROWS_MAX * s.heads * s.head_dim));
-  float *y = take<float>((size_t)(ROWS_MAX * s.heads * s.head_dim));
+  float *q = cuda_time_take<float>((size_t)(ROWS_MAX * s.heads * s.head_dim));
+  float *y = cuda_time_take<float>((size_t)(ROWS_MAX * s.heads * s.head_dim));
   printf("%-5s %6d, read %6.1f us:", s.name, (int)context,
          2.0 * sizeof(uint16_t) * context * s.kv_heads * s.head_dim / gbps / 1e3);
   for (int32_t count : {1, 2, 4, 8, 16, 32, 64, ROWS_MAX}) {
@@ -175,7 +133,7 @@ static void measure(const shape &s, int32_t context, double gbps) {
 }
 
 int main(int argc, char **argv) {
-  ok(cudaStreamCreate(&stream), "stream");
+  cuda_time_ok(cudaStreamCreate(&cuda_time_stream), "stream");
   const double gbps = argc > 1 ? atof(argv[1]) : 4500;
   printf("us of a layer, each row by itself, rows of a chain together, and rows that branch at once together "
          "(*: a forward takes them together), f16 cache; read: "

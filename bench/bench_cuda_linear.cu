@@ -2,6 +2,7 @@
  * some shapes, types and numbers of rows, and the linears of whole models, as a share of the rate at which
  * memory is read. Kernels follow each other in a graph, as in a forward, over so many copies of the weights
  * that no cache holds them. */
+#include "bench/cuda_time.cuh"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/host_kernels.h"
 extern "C" {
@@ -11,53 +12,11 @@ extern "C" {
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <vector>
 
 #define LAUNCHES     200
-#define REPEATS      5
 #define WEIGHT_BYTES ((size_t)1 << 30) /* twenty times an L2 cache */
 #define ROWS_MAX     64
-
-static cudaStream_t stream;
-
-static void ok(cudaError_t code, const char *what) {
-  if (code == cudaSuccess) return;
-  fprintf(stderr, "bench_cuda_linear: %s: %s\n", what, cudaGetErrorString(code));
-  exit(1);
-}
-
-template <class T> static T *take(size_t n) {
-  T *p;
-  ok(cudaMalloc((void **)&p, n * sizeof(T)), "cudaMalloc");
-  return p;
-}
-
-/* Microseconds of what `body` puts into the stream: the fastest of some replays. */
-static double graph_us(const std::function<void()> &body) {
-  cudaGraph_t graph;
-  cudaGraphExec_t replayed;
-  cudaEvent_t first, last;
-  ok(cudaEventCreate(&first), "event");
-  ok(cudaEventCreate(&last), "event");
-  ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  body();
-  ok(cudaStreamEndCapture(stream, &graph), "capture");
-  ok(cudaGraphInstantiate(&replayed, graph, 0), "instantiate");
-  float best = 1e30f;
-  for (int i = 0; i < REPEATS; i++) {
-    float ms;
-    ok(cudaEventRecord(first, stream), "record");
-    ok(cudaGraphLaunch(replayed, stream), "launch");
-    ok(cudaEventRecord(last, stream), "record");
-    ok(cudaStreamSynchronize(stream), "run");
-    ok(cudaEventElapsedTime(&ms, first, last), "time");
-    if (ms < best) best = ms;
-  }
-  cudaGraphExecDestroy(replayed);
-  cudaGraphDestroy(graph);
-  return (double)best * 1000;
-}
 
 /* What all cases share: memory of the largest size. */
 struct room {
@@ -70,15 +29,15 @@ struct room {
 static const int32_t WIDEST = 16384, LONGEST = 151936;
 
 static room take_room() {
-  room r = {take<uint8_t>(WEIGHT_BYTES),
-            take<float>((size_t)ROWS_MAX * WIDEST),
-            take<float>((size_t)ROWS_MAX * LONGEST),
-            take<float>(WIDEST),
-            take<cuda_bf16_tile>((size_t)cuda_tile_rows(ROWS_MAX) * WIDEST / OPS_BLOCK),
-            take<cuda_batch>(1)};
-  ok(cudaMemset(r.weights, 0x11, WEIGHT_BYTES), "memset");
-  ok(cudaMemset(r.x, 0, (size_t)ROWS_MAX * WIDEST * sizeof(float)), "memset");
-  ok(cudaMemset(r.norm, 0, WIDEST * sizeof(float)), "memset");
+  room r = {cuda_time_take<uint8_t>(WEIGHT_BYTES),
+            cuda_time_take<float>((size_t)ROWS_MAX * WIDEST),
+            cuda_time_take<float>((size_t)ROWS_MAX * LONGEST),
+            cuda_time_take<float>(WIDEST),
+            cuda_time_take<cuda_bf16_tile>((size_t)cuda_tile_rows(ROWS_MAX) * WIDEST / OPS_BLOCK),
+            cuda_time_take<cuda_batch>(1)};
+  cuda_time_ok(cudaMemset(r.weights, 0x11, WEIGHT_BYTES), "memset");
+  cuda_time_ok(cudaMemset(r.x, 0, (size_t)ROWS_MAX * WIDEST * sizeof(float)), "memset");
+  cuda_time_ok(cudaMemset(r.norm, 0, WIDEST * sizeof(float)), "memset");
   return r;
 }
 
@@ -89,7 +48,7 @@ static cuda_act act_of(const room &r, float *x, int32_t columns) {
 static cuda_rows rows_of(const room &r, int32_t rows) {
   cuda_batch b = {};
   b.row_count = rows;
-  ok(cudaMemcpy(r.batch, &b, sizeof b, cudaMemcpyHostToDevice), "copy");
+  cuda_time_ok(cudaMemcpy(r.batch, &b, sizeof b, cudaMemcpyHostToDevice), "copy");
   return {r.batch, rows, false};
 }
 
@@ -110,10 +69,11 @@ static void measure(const room &r, ops_type type, const char *name, int32_t outp
     const cuda_rows rows = rows_of(r, count);
     const cuda_norm_source from = {r.x, r.norm, 1e-5f};
     size_t at = 0;
-    double us = graph_us([&] {
+    double us = cuda_time_us([&] {
       for (int i = 0; i < LAUNCHES; i++) {
         const cuda_linear_job job = {next_weight(r, &at, type, outputs, columns), r.y, false, nullptr};
-        cuda_linear(stream, rows, &job, 1, norm ? &from : nullptr, nullptr, act_of(r, r.x, columns));
+        cuda_linear(cuda_time_stream, rows, &job, 1, norm ? &from : nullptr, nullptr,
+                    act_of(r, r.x, columns));
       }
     });
     printf("  %4d: %7.2f us %5.0f GB/s", (int)count, us / LAUNCHES, (double)bytes / (us / LAUNCHES) / 1e3);
@@ -149,16 +109,16 @@ static size_t put_model(const room &r, const shape &s, cuda_rows rows) {
     const cuda_linear_job qkv[3] = {{weight(s.most, s.wide, s.wide), r.y, false, nullptr},
                                     {weight(s.most, s.keys, s.wide), r.y, false, nullptr},
                                     {weight(other, s.keys, s.wide), r.y, false, nullptr}};
-    cuda_linear(stream, rows, qkv, 3, &norm, nullptr, act_of(r, r.y, s.wide));
+    cuda_linear(cuda_time_stream, rows, qkv, 3, &norm, nullptr, act_of(r, r.y, s.wide));
     const cuda_linear_job o = {weight(s.most, s.wide, s.wide), r.x, true, nullptr};
-    cuda_linear(stream, rows, &o, 1, nullptr, nullptr, act_of(r, r.y, s.wide));
+    cuda_linear(cuda_time_stream, rows, &o, 1, nullptr, nullptr, act_of(r, r.y, s.wide));
     const cuda_weight gate = weight(s.most, s.inner, s.wide), up = weight(s.most, s.inner, s.wide);
-    cuda_linear_swiglu(stream, rows, gate, up, &norm, act_of(r, r.y, s.wide), r.y);
+    cuda_linear_swiglu(cuda_time_stream, rows, gate, up, &norm, act_of(r, r.y, s.wide), r.y);
     const cuda_linear_job down = {weight(other, s.wide, s.inner), r.x, true, nullptr};
-    cuda_linear(stream, rows, &down, 1, nullptr, nullptr, act_of(r, r.y, s.inner));
+    cuda_linear(cuda_time_stream, rows, &down, 1, nullptr, nullptr, act_of(r, r.y, s.inner));
   }
   const cuda_linear_job head = {weight(s.head, s.vocabulary, s.wide), r.y, false, nullptr};
-  cuda_linear(stream, rows, &head, 1, &norm, nullptr, act_of(r, r.y, s.wide));
+  cuda_linear(cuda_time_stream, rows, &head, 1, &norm, nullptr, act_of(r, r.y, s.wide));
   return bytes;
 }
 
@@ -167,7 +127,7 @@ static void measure_model(const room &r, const shape &s, double read_gb_s) {
   for (int32_t count : {1, 2, 4, 8, 16, 32, 64}) {
     const cuda_rows rows = rows_of(r, count);
     size_t bytes = 0;
-    double us = graph_us([&] { bytes = put_model(r, s, rows); });
+    double us = cuda_time_us([&] { bytes = put_model(r, s, rows); });
     printf("  %4d: %7.1f (%.2f)", (int)count, us, (double)bytes / us / 1e3 / read_gb_s);
   }
   printf("\n");
@@ -176,11 +136,11 @@ static void measure_model(const room &r, const shape &s, double read_gb_s) {
 /* --- how fast memory is read --- */
 
 static double read_rate(const room &r) {
-  ok(cudaMemset(r.weights, 0, WEIGHT_BYTES), "memset");
-  double us = graph_us([&] {
-    for (int i = 0; i < 4; i++) cuda_put_reading(stream, r.weights, WEIGHT_BYTES);
+  cuda_time_ok(cudaMemset(r.weights, 0, WEIGHT_BYTES), "memset");
+  double us = cuda_time_us([&] {
+    for (int i = 0; i < 4; i++) cuda_put_reading(cuda_time_stream, r.weights, WEIGHT_BYTES);
   });
-  ok(cudaMemset(r.weights, 0x11, WEIGHT_BYTES), "memset");
+  cuda_time_ok(cudaMemset(r.weights, 0x11, WEIGHT_BYTES), "memset");
   return 4.0 * WEIGHT_BYTES / us / 1e3;
 }
 
@@ -191,7 +151,7 @@ int main(int argc, char **argv) {
     const size_t n = strlen(name), ends = strlen(only);
     return n >= ends && strcmp(name + n - ends, only) == 0;
   };
-  ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  cuda_time_ok(cudaStreamCreateWithFlags(&cuda_time_stream, cudaStreamNonBlocking), "stream");
   const room r = take_room();
   const struct {
     ops_type type;

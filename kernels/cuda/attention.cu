@@ -13,6 +13,8 @@
 #define THREADS  ATTENTION_THREADS
 #define WARPS    ATTENTION_CHUNKS
 #define PACK_MAX 4
+#define ROW_COST 2 /* of a wave of blocks, measured (attention_cost) */
+#define ROWS_MIN 4 /* that share what they read */
 static_assert(OPS_CHUNK == DEVICE_LANES, "a lane for each position of a chunk");
 static_assert(PACK_MAX * CPU_LANES == DEVICE_LANES, "a warp adds the lanes of all heads at once");
 
@@ -472,10 +474,14 @@ static bool spreads(const cuda_kv &kv, int32_t bucket, cuda_runs runs, int32_t h
                           : rows_spread(kv, bucket, heads, splits);
 }
 
+/* Where blocks are few, those of single rows end sooner: there are more of them, and each has less to do. */
 cuda_runs cuda_attention_runs(cuda_rows rows, cuda_runs runs, cuda_kv kv, int32_t heads, int32_t positions) {
-  return attention_runs_pay(kv, rows.bucket, runs, heads, attention_splits(positions))
-             ? runs
-             : cuda_runs{rows.bucket, 1};
+  const int32_t splits = attention_splits(positions);
+  const int64_t blocks = (int64_t)rows.bucket * blocks_of(kv, heads, PACK_MAX) * splits;
+  const int64_t apart = attention_cost(blocks, blocks_of_processor<PACK_MAX>, ROW_COST);
+  const bool pays = runs.rows >= ROWS_MIN && shares(kv, runs) &&
+                    attention_runs_cost(kv, runs, heads, splits) * 5 < apart * 4;
+  return pays ? runs : cuda_runs{rows.bucket, 1};
 }
 
 size_t cuda_attention_floats(cuda_kv kv, int32_t bucket, cuda_runs runs, int32_t heads) {

@@ -191,11 +191,17 @@ inline int32_t attention_splits(int32_t positions) {
   return (positions + OPS_SPLIT - 1) / OPS_SPLIT;
 }
 
+/* Of waves of blocks, of_processor at once, each of which takes `cost`: about 5 us on an H200 for 1. */
+inline int64_t attention_cost(int64_t blocks, int32_t of_processor, int32_t cost) {
+  const int64_t at_once = (int64_t)launch_processors() * of_processor;
+  return (blocks + at_once - 1) / at_once * cost;
+}
+
+/* Is there a kernel for runs in this cache, and shared memory for it? The others are for where there is. */
+bool attention_runs_fit(const cuda_kv &kv);
 /* The rows of each run read together. */
 void attention_put_runs(cudaStream_t stream, const attention_job &j, cuda_runs runs);
-/* Is there shared memory for it? */
-bool attention_runs_fit(const cuda_kv &kv);
-/* And is it faster than each row by itself? bucket: of rows. */
-bool attention_runs_pay(const cuda_kv &kv, int32_t bucket, cuda_runs runs, int32_t heads, int32_t splits);
+/* What that costs (attention_cost). */
+int64_t attention_runs_cost(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits);
 /* Has it a block for each split, rather than for all of them, and so needs partials? */
 bool attention_runs_spread(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits);

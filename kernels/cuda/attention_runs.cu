@@ -10,20 +10,16 @@
  * their paths are one; where they part, a position is ragged, and each row reads its own key and value. */
 #include "kernels/cuda/attention.cuh"
 
-#define CHUNKS     ATTENTION_CHUNKS
-#define FOUR       ATTENTION_FOUR
-#define WARPS      4
-#define THREADS    (WARPS * DEVICE_LANES)
-#define TURNS      (CHUNKS / WARPS) /* chunks of a warp: WARPS apart */
-#define STRIDE     (OPS_SPLIT + 8)  /* of weights: queries do not begin in the same bank */
-#define AHEAD      8                /* values that are on their way while as many are added */
-#define LANES      CPU_LANES
-#define ROWS_MIN   4                    /* that share what they read */
-#define ROW_HEADS  4                    /* of a block of attention.cu */
-#define ROW_BLOCKS 2                    /* of a processor */
-#define ROW_COST   2                    /* of that many; measured, as those below */
-#define PARTS_MAX  ((int64_t)128 << 10) /* splits of heads of rows that are left in memory */
-#define NOBODY     CUDA_RUN_ROWS        /* the row of a query that is not there, which sees nothing */
+#define CHUNKS    ATTENTION_CHUNKS
+#define FOUR      ATTENTION_FOUR
+#define WARPS     4
+#define THREADS   (WARPS * DEVICE_LANES)
+#define TURNS     (CHUNKS / WARPS) /* chunks of a warp: WARPS apart */
+#define STRIDE    (OPS_SPLIT + 8)  /* of weights: queries do not begin in the same bank */
+#define AHEAD     8                /* values that are on their way while as many are added */
+#define LANES     CPU_LANES
+#define PARTS_MAX ((int64_t)128 << 10) /* splits of heads of rows that are left in memory */
+#define NOBODY    CUDA_RUN_ROWS        /* the row of a query that is not there, which sees nothing */
 
 static_assert(OPS_CHUNK == DEVICE_LANES, "a lane for each position of a chunk");
 
@@ -44,8 +40,7 @@ template <int QUERIES_, int ROW_> struct run_plan {
 /* --- memory of a block --- */
 
 /* Of a chunk, a bit for each position. ragged: rows that see it have it in different places, and each reads
- * its own; all: not so, and every row sees it; any: some row does. flat: all of them are
- * committed. */
+ * its own; all: not so, and every row sees it; any: some row does. flat: none that rows share is staged. */
 struct chunk_view {
   uint32_t ragged, all, any;
   bool flat;
@@ -490,7 +485,7 @@ template <class P> struct value_quads { /* of the thread: every THREADS'th one o
   attention_quad of[P::QUADS];
 };
 
-/* Adds what all warps have of a turn, in their order. Begins and ends with a barrier. */
+/* Adds what all warps have of a turn, in their order. Begins with a barrier. */
 template <class P> DEVICE_CODE void add_turn(const value_sums<P> &sums, value_quads<P> &totals) {
   run_memory<P> &memory = run_shared<P>();
   const int32_t t = (int32_t)threadIdx.x;
@@ -714,21 +709,15 @@ static bool spreads(const run_kernel &k, const cuda_kv &kv, cuda_runs runs, int3
   return blocks_of(k, kv, runs, heads) <= CUDA_ATTENTION_COUNTERS && parts <= PARTS_MAX;
 }
 
-/* Waves of so many blocks at once, of which one takes `cost`. */
-static int64_t waves(int64_t blocks, int32_t of_processor, int32_t cost) {
-  const int64_t at_once = (int64_t)launch_processors() * of_processor;
-  return (blocks + at_once - 1) / at_once * cost;
-}
-
 static int64_t cost_of(const run_kernel &k, const cuda_kv &kv, cuda_runs runs, int32_t heads,
                        int32_t splits) {
   const int64_t blocks = blocks_of(k, kv, runs, heads);
-  return spreads(k, kv, runs, heads) ? waves(blocks * splits, k.blocks, k.cost)
-                                     : waves(blocks, k.blocks, k.cost) * splits;
+  return spreads(k, kv, runs, heads) ? attention_cost(blocks * splits, k.blocks, k.cost)
+                                     : attention_cost(blocks, k.blocks, k.cost) * splits;
 }
 
-/* One that has a block for each split comes before one that has not, and then the faster one. NULL: there is
- * none for this cache. */
+/* One that has a block for each split comes before one that has not, and then the faster one. Where runs fit
+ * there is one. */
 static const run_kernel *kernel_of(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits) {
   const run_kernel *best = NULL;
   for (const run_kernel &k : kernels) {
@@ -742,16 +731,13 @@ static const run_kernel *kernel_of(const cuda_kv &kv, cuda_runs runs, int32_t he
 }
 
 bool attention_runs_fit(const cuda_kv &kv) {
-  return kernel_of(kv, {1, 1}, kv.kv_heads, 1) != NULL;
+  for (const run_kernel &k : kernels)
+    if (fits(k, kv)) return true;
+  return false;
 }
 
-/* Where blocks are few, those of single rows end sooner: there are more of them, and each has less to do. */
-bool attention_runs_pay(const cuda_kv &kv, int32_t bucket, cuda_runs runs, int32_t heads, int32_t splits) {
-  if (runs.rows < ROWS_MIN || !attention_runs_fit(kv)) return false;
-  const int32_t packs = (heads / kv.kv_heads + ROW_HEADS - 1) / ROW_HEADS;
-  const int64_t apart = waves((int64_t)bucket * kv.kv_heads * packs * splits, ROW_BLOCKS, ROW_COST);
-  const int64_t together = cost_of(*kernel_of(kv, runs, heads, splits), kv, runs, heads, splits);
-  return together * 5 < apart * 4;
+int64_t attention_runs_cost(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits) {
+  return cost_of(*kernel_of(kv, runs, heads, splits), kv, runs, heads, splits);
 }
 
 bool attention_runs_spread(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits) {

@@ -122,16 +122,31 @@ DEVICE_CODE activation_part activation_quantize(const float v[8]) {
   return p;
 }
 
-/* Tiles [..][blocks], from row `first` of them on. */
+/* Tiles of which so many lie side by side: [tiles / across][blocks][across], of `all`; the last ones may be
+ * fewer than `across`. */
+struct activation_order {
+  int32_t blocks, across, all;
+  DEVICE_CODE int32_t side_by_side(int32_t tile) const {
+    const int32_t left = all - tile / across * across;
+    return left < across ? left : across;
+  }
+  DEVICE_CODE size_t at(int32_t tile, int32_t block) const {
+    return (size_t)(tile / across * across) * (size_t)blocks +
+           (size_t)(block * side_by_side(tile) + tile % across);
+  }
+};
+
+/* Tiles in that order, from row `first` of them on. */
 struct activation_tiles {
   cuda_tile *tiles;
-  int32_t blocks, first;
+  activation_order order;
+  int32_t first;
   /* Thread `quarter` of the four puts its share of a block of a row, if it is there. */
   DEVICE_CODE void put(bool there, int32_t row, int32_t block, int32_t quarter, const float v[8]) const {
     const activation_part p = activation_quantize(v);
     if (!there) return;
     const int32_t to = first + row, at = to % CUDA_TILE_ROWS;
-    cuda_tile *tile = tiles + (size_t)(to / CUDA_TILE_ROWS) * (size_t)blocks + block;
+    cuda_tile *tile = tiles + order.at(to / CUDA_TILE_ROWS, block);
     int32_t *q = tile->q[at] + quarter % 2 * 4 + quarter / 2;
     q[0] = (int32_t)p.words[0];
     q[2] = (int32_t)p.words[1];
@@ -145,7 +160,7 @@ struct activation_tiles {
 
 /* --- the bf16 form --- */
 
-struct activation_bf16_tiles { /* as activation_tiles */
+struct activation_bf16_tiles { /* [..][blocks] */
   cuda_bf16_tile *tiles;
   int32_t blocks, first;
   DEVICE_CODE void put(bool there, int32_t row, int32_t block, int32_t quarter, const float v[8]) const {
@@ -167,10 +182,13 @@ struct activation_walk {
   int32_t row, chunk, rows_on, chunks_on;
 };
 
-DEVICE_CODE activation_walk activation_walk_of(int32_t columns) {
-  const int32_t chunks = activation_chunks(columns), warp = (int32_t)threadIdx.x / DEVICE_LANES,
-                warps = (int32_t)blockDim.x / DEVICE_LANES;
+DEVICE_CODE activation_walk activation_walk_of(int32_t columns, int32_t warp, int32_t warps) {
+  const int32_t chunks = activation_chunks(columns);
   return {warp / chunks, warp % chunks, warps / chunks, warps % chunks};
+}
+
+DEVICE_CODE activation_walk activation_walk_of(int32_t columns) {
+  return activation_walk_of(columns, (int32_t)threadIdx.x / DEVICE_LANES, (int32_t)blockDim.x / DEVICE_LANES);
 }
 
 DEVICE_CODE void activation_go_on(activation_walk &w, int32_t chunks) {

@@ -81,7 +81,7 @@ typedef struct cuda_bf16_tile {
  * the int8 or bf16 form of f32 where it needs it: whoever writes f32 leaves them alone. */
 typedef struct cuda_act {
   float *f32;       /* [rows][columns] */
-  cuda_tile *tiles; /* [cuda_tile_rows(rows)][columns / OPS_BLOCK], or NULL */
+  cuda_tile *tiles; /* [cuda_tile_rows(the bucket of rows)][columns / OPS_BLOCK] in any order, or NULL */
   int32_t columns;
   bool bf16; /* of class bf16-t25: the tiles have room for as many cuda_bf16_tile, which are larger */
 } cuda_act;

@@ -109,13 +109,29 @@ template <bool SIGNED> DEVICE_CODE int32_t device_dot_4(uint32_t a, uint32_t b, 
 
 /* --- copies to shared memory that go on while the thread does --- */
 
-DEVICE_CODE void device_copy_16(void *shared, const void *global) {
+/* An address of shared memory, which needs half as many registers and instructions as a pointer. */
 #ifdef __CUDACC__
-  unsigned to = (unsigned)__cvta_generic_to_shared(shared);
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+typedef unsigned device_shared;
+DEVICE_CODE device_shared device_shared_at(const void *shared) {
+  return (unsigned)__cvta_generic_to_shared(shared);
+}
+#else
+typedef unsigned char *device_shared;
+DEVICE_CODE device_shared device_shared_at(void *shared) {
+  return (unsigned char *)shared;
+}
+#endif
+
+DEVICE_CODE void device_copy_16_to(device_shared shared, const void *global) {
+#ifdef __CUDACC__
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 #else
   shim::copy_later(shared, global, 16);
 #endif
+}
+
+DEVICE_CODE void device_copy_16(void *shared, const void *global) {
+  device_copy_16_to(device_shared_at(shared), global);
 }
 
 /* What was copied since the last call is one batch. */
@@ -133,6 +149,64 @@ template <int LEFT> DEVICE_CODE void device_copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 #else
   shim::copies_wait(LEFT);
+#endif
+}
+
+/* --- barriers in shared memory, which threads come to without waiting, and which copies come to --- */
+
+/* Phases follow each other: a phase ends when so many arrivals have come, and all copies that came with
+ * them. */
+struct device_barrier {
+  alignas(8) uint32_t words[2];
+};
+
+/* By one thread; all threads of the block meet before anyone uses it. */
+DEVICE_CODE void device_barrier_init(device_barrier *b, int32_t arrivals) {
+#ifdef __CUDACC__
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(device_shared_at(b)), "r"(arrivals) : "memory");
+#else
+  shim::signal_init(b->words, arrivals);
+#endif
+}
+
+/* What the thread wrote before is there for those who have waited for the phase. */
+DEVICE_CODE void device_barrier_arrive(device_barrier *b) {
+#ifdef __CUDACC__
+  asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(device_shared_at(b))
+               : "memory");
+#else
+  shim::signal_arrive(b->words);
+#endif
+}
+
+/* Until phase `phase`, counted from 0, has ended; the next one has not. */
+DEVICE_CODE void device_barrier_wait(device_barrier *b, uint32_t phase) {
+#ifdef __CUDACC__
+  const unsigned at = device_shared_at(b), parity = phase & 1;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("{.reg .pred ended;\n"
+               "again: mbarrier.try_wait.parity.shared.b64 ended, [%0], %1;\n"
+               "@!ended bra again;}" ::"r"(at),
+               "r"(parity)
+               : "memory");
+#else
+  asm volatile("{.reg .pred ended;\n"
+               "again: mbarrier.test_wait.parity.shared.b64 ended, [%0], %1;\n"
+               "@!ended bra again;}" ::"r"(at),
+               "r"(parity)
+               : "memory");
+#endif
+#else
+  shim::signal_wait(b->words, phase);
+#endif
+}
+
+/* Arrives when all copies that the thread has begun are there. */
+DEVICE_CODE void device_barrier_arrive_after_copies(device_barrier *b) {
+#ifdef __CUDACC__
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(device_shared_at(b)) : "memory");
+#else
+  shim::signal_arrive_after_copies(b->words);
 #endif
 }
 

@@ -17,8 +17,10 @@ constexpr int32_t STREAM_DEPTH = 8;         /* stages of a warp's ring */
 constexpr int32_t TILES_WARPS_LEAST = 8;    /* that are to be left where tiles lie in shared memory */
 constexpr int32_t TILES_SHARED = 100 << 10; /* where tiles are read through the cache, which has the rest */
 constexpr int32_t TILES_WARPS = 16;         /* likewise */
-constexpr int32_t WIDE_COLUMNS = 1024;      /* fewer are not worth what such a block begins and ends with */
-constexpr int32_t STREAM_ROWS = 16;         /* more are done sooner without streams */
+constexpr int32_t WIDE_TILES = 8;           /* of rows of a block at most */
+constexpr int32_t WIDE_WARPS_LEAST = 8; /* that are worth more than that their sums share what they read */
+constexpr int32_t WIDE_BLOCKS = 96;     /* of weights, one after the other, that are worth such a block */
+constexpr int32_t STREAM_ROWS = 16;     /* of two types; of one type, one tile */
 constexpr int32_t STREAM_BLOCKS =
     32; /* of weights of a group, that a processor must get for streams to pay */
 
@@ -79,9 +81,10 @@ static int32_t int8_slices(linear_args a, ops_type type, int32_t tiles) {
 }
 
 /* Of a's input, as weights of the type take it. */
-static void prepare_tiles(cudaStream_t stream, const linear_args &a, ops_type type, cuda_tile *room) {
+static void prepare_tiles(cudaStream_t stream, const linear_args &a, ops_type type, cuda_tile *room,
+                          int32_t across = 1) {
   const linear_input &in = a.input;
-  rows_prepare(stream, {a.rows, in.x, in.weight, in.eps, a.columns, nullptr, room, type == OPS_BF16});
+  rows_prepare(stream, {a.rows, in.x, in.weight, in.eps, a.columns, nullptr, room, type == OPS_BF16, across});
 }
 
 /* The blocks make their tiles themselves where they are few and have room; otherwise a kernel of its own
@@ -179,52 +182,99 @@ static bool launch_few(cudaStream_t stream, linear_args a, ops_type type) {
 static bool launch_tiles(cudaStream_t stream, linear_args a, ops_type type, cuda_tile *room) {
   const linear_args before = a;
   stream_plan p;
-  if (!plan_tiles(&a, type, smaller(a.groups, launch_processors()), room, &p)) return false;
+  if (a.rows.bucket > CUDA_TILE_ROWS ||
+      !plan_tiles(&a, type, smaller(a.groups, launch_processors()), room, &p))
+    return false;
   prepare_tiles(stream, before, type, room);
-  launch_early(linear_tiles_kernel(type, cuda_tile_rows(a.rows.bucket)), dim3((unsigned)p.blocks),
-               dim3((unsigned)p.threads), (size_t)p.bytes, stream, a);
+  launch_early(linear_tiles_kernel(type), dim3((unsigned)p.blocks), dim3((unsigned)p.threads),
+               (size_t)p.bytes, stream, a);
   return true;
 }
 
 /* Small linears are done sooner by the blocks of linear_int8.cu. */
-static bool streams(const linear_args &a) {
+static bool large(const linear_args &a) {
   const int64_t groups = (int64_t)a.groups * (a.swiglu ? 2 : 1);
-  return a.rows.bucket <= STREAM_ROWS &&
-         groups * (a.columns / OPS_BLOCK) >= (int64_t)STREAM_BLOCKS * launch_processors();
+  return groups * (a.columns / OPS_BLOCK) >= (int64_t)STREAM_BLOCKS * launch_processors();
 }
 
-/* --- int8, many rows --- */
+static bool streams(const linear_args &a) {
+  return a.rows.bucket <= STREAM_ROWS && large(a);
+}
 
+/* --- int8, more than a few rows --- */
+
+/* groups, tiles: of a warp's sums; blocks across outputs, and down rows. */
 struct wide_plan {
-  int32_t tiles, across, down; /* tiles of rows of a block; blocks */
+  int32_t groups, tiles, across, down, bytes;
 };
 
-static bool wide_fits(const linear_args &a, ops_type type, int32_t tiles) {
-  return linear_wide_layout_of(linear_wide_bytes(type), tiles, a).bytes <= launch_shared_max();
+/* Tiles of rows that a block computes: a power of two. */
+static int32_t wide_tiles(int32_t bucket) {
+  int32_t tiles = 1;
+  while (tiles < WIDE_TILES && tiles * CUDA_TILE_ROWS < bucket) tiles *= 2;
+  return tiles;
 }
 
-/* Only where there are at least as many blocks as processors: fewer are done sooner by the blocks of
- * linear_int8.cu. */
+/* What a warp sums: two groups and four tiles, of which each weight and each tile serves as many products as
+ * there are registers for; less where a block has an odd number of units, or would have few warps. */
+static void wide_warps(const linear_args &a, int32_t tiles, int32_t units, int32_t warps, wide_plan *p) {
+  p->tiles = smaller(tiles, LINEAR_WIDE_TILES);
+  const int32_t unit_warps = a.parts * (tiles / p->tiles);
+  const bool single = units % 2 && tiles > 1 && units * unit_warps <= warps;
+  p->groups = single ? 1 : 2;
+  if (!single && p->tiles == LINEAR_WIDE_TILES && pieces(units, 2) * unit_warps < WIDE_WARPS_LEAST)
+    p->tiles /= 2;
+}
+
+/* How `units` are summed by so many warps at most, in turns; false: there is no room for two stages. */
+static bool wide_turns(linear_args *a, ops_type type, int32_t tiles, int32_t units, int32_t warps,
+                       wide_plan *p) {
+  a->sets = tiles / p->tiles;
+  const int32_t unit_warps = a->parts * a->sets, most = warps / unit_warps * p->groups;
+  if (most == 0) return false;
+  a->units = round_up(pieces(units, pieces(units, most)), p->groups);
+  a->stream.warps = a->units / p->groups * unit_warps;
+  a->stream.turns = pieces(units, a->units);
+  const int32_t rest = LINEAR_WIDE_BARRIERS + linear_wide_sums(p->tiles, *a),
+                stage = linear_wide_stage(p->tiles, linear_wide_bytes(type), *a);
+  a->stream.depth = smaller(LINEAR_WIDE_DEPTH, (launch_shared_max() - rest) / stage);
+  p->bytes = rest + a->stream.depth * stage;
+  return a->stream.depth >= 2;
+}
+
+/* Fewer warps and fewer rows where there is little shared memory. */
 static bool plan_wide(linear_args *a, ops_type type, wide_plan *p) {
-  a->units = LINEAR_WIDE_WARPS / a->parts * 2;
-  a->each = a->swiglu ? a->units / 2 : a->units;
-  p->tiles = LINEAR_WIDE_TILES;
-  if (a->rows.bucket < p->tiles * CUDA_TILE_ROWS || !wide_fits(*a, type, p->tiles)) p->tiles /= 2;
-  const int32_t rows = p->tiles * CUDA_TILE_ROWS;
-  p->across = pieces(a->groups, a->each);
-  p->down = pieces(a->rows.bucket, rows);
-  return a->rows.bucket >= rows && a->columns >= WIDE_COLUMNS && p->across * p->down >= launch_processors() &&
-         wide_fits(*a, type, p->tiles);
+  for (int32_t tiles = wide_tiles(a->rows.bucket); tiles > 1 || a->rows.bucket <= CUDA_TILE_ROWS;
+       tiles /= 2) {
+    p->down = pieces(a->rows.bucket, tiles * CUDA_TILE_ROWS);
+    p->across = smaller(a->groups, larger(1, launch_processors() / p->down));
+    a->each = a->groups / p->across;
+    a->more = a->groups % p->across;
+    const int32_t units = pieces(a->groups, p->across) * (a->swiglu ? 2 : 1);
+    for (int32_t warps = LINEAR_WIDE_WARPS; warps >= WIDE_WARPS_LEAST; warps /= 2) {
+      wide_warps(*a, tiles, units, warps, p);
+      if (wide_turns(a, type, tiles, units, warps, p)) return true;
+    }
+    if (tiles == 1) break;
+  }
+  return false;
+}
+
+/* Of one tile of rows only long sums: others are done sooner where each warp has a stream of its own. */
+static bool wide_pays(const linear_args &a) {
+  return large(a) &&
+         (a.rows.bucket > CUDA_TILE_ROWS || a.columns / OPS_BLOCK / a.parts * a.stream.turns >= WIDE_BLOCKS);
 }
 
 static bool launch_wide(cudaStream_t stream, linear_args a, ops_type type, cuda_tile *room) {
+  const linear_args before = a;
   wide_plan p;
-  if (!plan_wide(&a, type, &p)) return false;
-  prepare_tiles(stream, a, type, room);
+  if (a.rows.bucket <= LINEAR_FEW_ROWS || !plan_wide(&a, type, &p) || !wide_pays(a)) return false;
+  prepare_tiles(stream, before, type, room, p.tiles * a.sets);
   a.input = {nullptr, nullptr, 0.0f, room};
-  launch_early(linear_wide_kernel(type, p.tiles), dim3((unsigned)p.across, (unsigned)p.down),
-               dim3((unsigned)(a.units / 2 * a.parts * DEVICE_LANES)),
-               (size_t)linear_wide_layout_of(linear_wide_bytes(type), p.tiles, a).bytes, stream, a);
+  launch_early(linear_wide_kernel(type, p.groups, p.tiles), dim3((unsigned)p.across, (unsigned)p.down),
+               dim3((unsigned)((a.stream.warps + LINEAR_WIDE_COPIERS) * DEVICE_LANES)), (size_t)p.bytes,
+               stream, a);
   return true;
 }
 

@@ -3,10 +3,10 @@
  *
  * A block computes some groups of OPS_GROUP outputs, its units, for some rows: consecutive groups of all
  * matrices, or with SwiGLU each group of gate and the same of up. A unit's sums are made by `parts` slots
- * (ops.h), each of which is 16 threads (f32) or a warp (int8; of many rows a warp has two); they meet in
- * shared memory. Where weights are read as streams, a block has all groups that its processor gets, and sums
- * them in turns. Otherwise it has `units` of them, and a long slot of a small linear may be cut into slices
- * for several warps: these leave the terms, which are then added in their order. */
+ * (ops.h), each of which is 16 threads (f32) or a warp (int8; of many rows a warp has one or two); they meet
+ * in shared memory. Where weights are read as streams, a block has all groups that its processor gets, and
+ * sums them in turns. Otherwise it has `units` of them, and a long slot of a small linear may be cut into
+ * slices for several warps: these leave the terms, which are then added in their order. */
 #pragma once
 
 #include "kernels/cuda/activations.cuh"
@@ -30,7 +30,8 @@ struct linear_input {
   const float *x;      /* f32, what the tiles are made of; NULL: the tiles are there */
   const float *weight; /* not NULL: of the norm that x goes through first */
   float eps;
-  cuda_tile *tiles; /* [..][columns / OPS_BLOCK], of BF16 weights cuda_bf16_tile */
+  cuda_tile *tiles; /* [..][columns / OPS_BLOCK], of BF16 weights cuda_bf16_tile; of linear_wide.cu in the
+                       order of activations.cuh */
 };
 
 struct linear_args {
@@ -40,12 +41,13 @@ struct linear_args {
   int32_t each, more;  /* groups of a block; blocks that have one more */
   int32_t first_block; /* of the grid; others before it have another type */
   int32_t slices;      /* warps of a slot; int8 */
+  int32_t sets;        /* warps that share the rows of a slot; linear_wide.cu */
   bool swiglu;
   bool rows_first;  /* blocks of the same weights are neighbours in the grid: x counts tiles of rows */
   cuda_store store; /* for the roles; angles NULL: all are plain */
   struct {
-    int32_t warps, turns; /* the slots of a block: each warp sums one a turn */
-    int32_t depth;        /* stages of a warp's ring, or of a team's, 2 or more */
+    int32_t warps, turns; /* the slots of a block: each warp sums one a turn, or two (linear_wide.cu) */
+    int32_t depth;        /* stages of a warp's ring, of a team's, or of the block's, 2 or more */
     int32_t form_bytes;   /* of a block of all rows in shared memory; 0: the tiles are read where they are */
   } stream;               /* linear_stream.cuh */
   linear_matrix matrix[CUDA_JOBS_MAX];
@@ -229,15 +231,15 @@ DEVICE_CODE linear_output linear_output_of(const linear_args &a, linear_output o
   return o;
 }
 
-/* Rows [first, first + count), shared by the threads of a unit. What an output needs besides
- * its sums is asked for by several rows at once. */
-DEVICE_CODE void linear_finish_rows(const linear_args &a, const float *sums, int32_t rows_max, int32_t first,
-                                    int32_t count) {
-  const int32_t units = a.swiglu ? a.units / 2 : a.units, lane = (int32_t)threadIdx.x % OPS_GROUP,
-                line = (int32_t)threadIdx.x / OPS_GROUP, step = (int32_t)blockDim.x / OPS_GROUP / units;
+/* Rows [first, first + count) of units, by `threads` threads. What an output needs besides its sums is asked
+ * for by several rows at once. */
+DEVICE_CODE void linear_finish_rows(const linear_args &a, linear_units units, const float *sums,
+                                    int32_t rows_max, int32_t first, int32_t count, int32_t threads) {
+  const int32_t outputs = a.swiglu ? units.count / 2 : units.count, lane = (int32_t)threadIdx.x % OPS_GROUP,
+                line = (int32_t)threadIdx.x / OPS_GROUP, step = threads / OPS_GROUP / outputs;
   const int32_t unit = line / step, row = line % step;
   const linear_output base =
-      linear_output_at(a, {0, a.units}, unit * rows_max * OPS_GROUP + lane, rows_max, first, 1);
+      linear_output_at(a, units, unit * rows_max * OPS_GROUP + lane, rows_max, first, 1);
   DEVICE_NO_UNROLL
   for (int32_t begin = 0; begin < count; begin += LINEAR_OUTPUTS * step) {
     linear_output o[LINEAR_OUTPUTS];
@@ -322,23 +324,21 @@ PORTABLE linear_stream_layout linear_stream_layout_of(int32_t stage_bytes, int32
 
 /* --- int8, many rows (linear_wide.cu) --- */
 
-constexpr int32_t LINEAR_WIDE_WARPS = 8; /* of a block */
-constexpr int32_t LINEAR_WIDE_TILES = 8; /* of rows of a block, or half as many */
-constexpr int32_t LINEAR_WIDE_STEP = 2;  /* blocks of a part that come to shared memory together */
-constexpr int32_t LINEAR_WIDE_DEPTH = 3; /* steps that have room there */
+constexpr int32_t LINEAR_WIDE_WARPS = 16;     /* of a block at most, that sum */
+constexpr int32_t LINEAR_WIDE_COPIERS = 4;    /* more warps, that copy */
+constexpr int32_t LINEAR_WIDE_TILES = 4;      /* of a warp at most */
+constexpr int32_t LINEAR_WIDE_STEP = 4;       /* blocks of each part in a stage */
+constexpr int32_t LINEAR_WIDE_DEPTH = 8;      /* stages of a ring at most */
+constexpr int32_t LINEAR_WIDE_BARRIERS = 256; /* bytes */
 
-struct linear_wide_layout {      /* of a step: the tiles are at 0 */
-  int32_t weights, stage, bytes; /* bytes: of all steps, or of the sums, which take their place */
-};
+/* tiles: of a warp. slot_bytes: of the weights of a slot in a stage. */
+PORTABLE int32_t linear_wide_stage(int32_t tiles, int32_t slot_bytes, const linear_args &a) {
+  return a.parts * a.sets * tiles * LINEAR_WIDE_STEP * (int32_t)sizeof(cuda_tile) +
+         a.units * a.parts * slot_bytes;
+}
 
-/* group_bytes: of a group's weights in a step. */
-PORTABLE linear_wide_layout linear_wide_layout_of(int32_t group_bytes, int32_t tiles, const linear_args &a) {
-  const int32_t sums = a.units * a.parts * tiles * CUDA_TILE_ROWS * OPS_GROUP * (int32_t)sizeof(float);
-  linear_wide_layout at = {};
-  at.weights = a.parts * tiles * LINEAR_WIDE_STEP * (int32_t)sizeof(cuda_tile);
-  at.stage = at.weights + a.units * a.parts * group_bytes;
-  at.bytes = LINEAR_WIDE_DEPTH * at.stage > sums ? LINEAR_WIDE_DEPTH * at.stage : sums;
-  return at;
+PORTABLE int32_t linear_wide_sums(int32_t tiles, const linear_args &a) { /* bytes */
+  return a.units * a.parts * a.sets * tiles * CUDA_TILE_ROWS * OPS_GROUP * (int32_t)sizeof(float);
 }
 
 /* Two types of one launch: the blocks before of[1].first_block have the first. Q, k and v of most files named
@@ -380,15 +380,15 @@ typedef void linear_pair_kernel(const linear_pair);
 linear_pair_kernel *linear_few_pair_kernel(ops_type first, ops_type second, int32_t rows);
 linear_pair_kernel *linear_tiles_pair_kernel(ops_type first, ops_type second, int32_t tiles);
 linear_kernel *linear_int8_kernel(ops_type type, int32_t tiles);
-linear_kernel *linear_few_kernel(ops_type type, int32_t rows);    /* rows: 1, 2 or 4 */
-linear_kernel *linear_tiles_kernel(ops_type type, int32_t tiles); /* tiles: 1 or 2; they are there */
-linear_kernel *linear_wide_kernel(ops_type type,
-                                  int32_t tiles); /* tiles: LINEAR_WIDE_TILES or half; likewise */
+linear_kernel *linear_few_kernel(ops_type type, int32_t rows); /* rows: 1, 2 or 4 */
+linear_kernel *linear_tiles_kernel(ops_type type);             /* of one tile of rows, which is there */
+linear_kernel *linear_wide_kernel(ops_type type, int32_t groups, int32_t tiles); /* of a warp; likewise: 1 and
+                                  2 or 4, or 2 and 1, 2 or 4 */
 linear_kernel *linear_bf16_kernel(int32_t tiles, int32_t groups); /* tiles: 1, 2, 4, 8 or 16; likewise */
 linear_kernel *linear_f32_kernel(ops_type type);
 int32_t linear_ring_bytes(ops_type type);  /* of a warp of an int8 kernel */
 int32_t linear_stage_bytes(ops_type type); /* of a stage of a stream */
-int32_t linear_wide_bytes(ops_type type);  /* of a group's weights in shared memory there */
+int32_t linear_wide_bytes(ops_type type);  /* of a slot's weights of a stage there */
 bool linear_int8_slices(ops_type type);    /* whether its kernel can slice */
 
 constexpr int32_t LINEAR_F32_ROWS = 8;   /* of a block */

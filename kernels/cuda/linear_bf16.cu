@@ -206,7 +206,8 @@ static __global__ void __launch_bounds__(LINEAR_TEAMS *GROUPS *DEVICE_LANES, TIL
   device_wait_for_previous();
   device_let_next_begin();
   if (count <= 0) return;
-  linear_finish_rows(a, team_sums<TILES, GROUPS>(a, t, s, memory), rows_max, first, count);
+  linear_finish_rows(a, {0, a.units}, team_sums<TILES, GROUPS>(a, t, s, memory), rows_max, first, count,
+                     (int32_t)blockDim.x);
 }
 
 linear_kernel *linear_bf16_kernel(int32_t tiles, int32_t groups) {

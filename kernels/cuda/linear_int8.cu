@@ -168,7 +168,7 @@ DEVICE_CODE const cuda_tile *tiles_of(const linear_args &a, const linear_layout 
                                       const activation_early &early) {
   const linear_input &in = a.input;
   if (!in.x) return in.tiles + (size_t)(first / CUDA_TILE_ROWS) * (size_t)(a.columns / OPS_BLOCK);
-  const activation_tiles tiles = {(cuda_tile *)(memory + at.tiles), a.columns / OPS_BLOCK, 0};
+  const activation_tiles tiles = {(cuda_tile *)(memory + at.tiles), {a.columns / OPS_BLOCK, 1, TILES}, 0};
   activation_forms(linear_rows(a, first, count), walk, early, (float *)(memory + at.norm), tiles);
   return tiles.tiles;
 }

@@ -18,8 +18,8 @@ template <ops_type TYPE> DEVICE_CODE linear_scales linear_scales_at(const cpu_bl
   if constexpr (F.sub == 32) {
     const uint32_t sub = device_load<uint16_t>(k.sub + 2 * g),
                    min = device_load<uint16_t>(k.sub + OPS_GROUP + 2 * g);
-    s.d.x = s.d.x * (float)(sub & 255), s.d.y = s.d.y * (float)(sub >> 8);
-    s.m.x = -(s.m.x * (float)(min & 255)), s.m.y = -(s.m.y * (float)(min >> 8));
+    s.d.x = s.d.x * device_float(sub & 255), s.d.y = s.d.y * device_float(sub >> 8);
+    s.m.x = -(s.m.x * device_float(min & 255)), s.m.y = -(s.m.y * device_float(min >> 8));
   }
   if constexpr (F.sub == 16) {
     for (int32_t i = 0; i < 4; i++) {

@@ -1,7 +1,8 @@
 /* linear_tiles.cu - linears of quantised weights and int8 activations, of rows whose tiles another kernel has
  * made.
  *
- * A warp sums a slot for one or two tiles, so that each weight is read once for 16 rows. */
+ * A warp sums a slot for one tile, or where two types are one launch for up to two, so that each weight is
+ * read once for 16 rows. */
 #include "kernels/cuda/linear_product.cuh"
 #include "kernels/cuda/linear_stream.cuh"
 
@@ -87,10 +88,10 @@ template <ops_type TYPE, int TILES> DEVICE_CODE void tiles_run(const linear_args
   }
 }
 
-template <ops_type TYPE, int TILES>
+template <ops_type TYPE>
 static __global__ void __launch_bounds__(LINEAR_STREAM_WARPS *DEVICE_LANES, 1)
     linear_tiles(const __grid_constant__ linear_args a) {
-  tiles_run<TYPE, TILES>(a);
+  tiles_run<TYPE, 1>(a);
 }
 
 template <ops_type FIRST, ops_type SECOND, int TILES>
@@ -102,14 +103,10 @@ static __global__ void __launch_bounds__(LINEAR_STREAM_WARPS *DEVICE_LANES, 1)
     tiles_run<FIRST, TILES>(p.of[0]);
 }
 
-template <ops_type TYPE> static linear_kernel *tiles_kernel(int32_t tiles) {
-  return tiles == 1 ? linear_tiles<TYPE, 1> : linear_tiles<TYPE, 2>;
-}
-
-linear_kernel *linear_tiles_kernel(ops_type type, int32_t tiles) {
+linear_kernel *linear_tiles_kernel(ops_type type) {
 #define KERNEL(name, TYPE, ...)                                                                              \
   case OPS_##TYPE:                                                                                           \
-    return tiles_kernel<OPS_##TYPE>(tiles);
+    return linear_tiles<OPS_##TYPE>;
   switch (type) {
     CPU_FORMATS(KERNEL)
   default:

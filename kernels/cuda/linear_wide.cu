@@ -1,112 +1,237 @@
-/* linear_wide.cu - linears of quantised weights and int8 activations, of many rows, whose tiles another
- * kernel has made.
+/* linear_wide.cu - linears of quantised weights and int8 activations, of more than a few rows, whose tiles
+ * another kernel has made.
  *
- * A warp sums the same part of two groups of outputs for TILES tiles of rows. So what is read of a tile
- * serves two products of a tensor core, and what is made of a block of weights TILES of them. Both come to
- * shared memory step by step, LINEAR_WIDE_STEP blocks of each part at a time: the tiles for all warps of the
- * block, the weights for their own warp. */
+ * A warp sums the same part of GROUPS groups of outputs for TILES tiles of rows; `sets` warps have the same
+ * slots, and share the tiles. So what is read of a tile serves several products of a tensor core, and what is
+ * made of a block of weights several of them. Other warps, the copiers, bring both to shared memory, in
+ * stages of STEP blocks of each part. They are ahead by as many stages as there is room for, and do not stop
+ * between two turns. */
 #include "kernels/cuda/linear_product.cuh"
 #include "kernels/cuda/linear_stream.cuh"
 
-constexpr int32_t WIDE_PAIR = 2; /* groups of a warp */
+constexpr int32_t STEP = LINEAR_WIDE_STEP;
+constexpr int32_t TILE_BYTES = (int32_t)sizeof(cuda_tile);
+constexpr int32_t WIDE_AT_ONCE = 4; /* copies of a thread, that begin without a jump between them */
+static_assert(TILE_BYTES % 16 == 0 && CPU_UNIT_BLOCKS % STEP == 0,
+              "stages are whole chunks, and of one unit");
+static_assert(LINEAR_WIDE_COPIERS == LINEAR_PARTS, "a copier has a part");
+static_assert(LINEAR_WIDE_BARRIERS >= (2 * LINEAR_WIDE_DEPTH + 2) * (int32_t)sizeof(device_barrier),
+              "there is room for the barriers");
 
-/* --- a step in shared memory: the tiles of all parts, then the weights of all warps --- */
+/* --- a stage: tiles [parts][STEP][tiles of a block], then the weights of all slots --- */
 
-/* Of a group: the head of the unit, then the blocks. They are of one unit, because parts begin with even
- * blocks where there are units. */
+/* Of a slot: the head of the unit, then the blocks. They are of one unit, because stages begin at whole
+ * multiples of their blocks where there are units. */
 template <ops_type TYPE>
-constexpr int32_t wide_group_bytes = linear_format<TYPE>::HEAD + LINEAR_WIDE_STEP *linear_format<TYPE>::BLOCK;
-static_assert(CPU_UNIT_BLOCKS % (LINEAR_PARTS * LINEAR_WIDE_STEP) == 0,
-              "a part begins with a whole step of a unit");
+constexpr int32_t wide_slot_bytes = linear_format<TYPE>::HEAD + STEP *linear_format<TYPE>::BLOCK;
 
-struct wide_job {
-  const linear_args &a;
-  uint8_t *memory;
-  linear_wide_layout at;
-  linear_slot slot[WIDE_PAIR];
-  int32_t warp, lane, steps, part; /* part: of the warp */
-  const cuda_tile *tiles;          /* of the block's first row */
-  int32_t there;                   /* tiles of rows that there are */
+struct wide_part { /* blocks [first, end); begin: where its first stage begins */
+  int32_t begin, first, end;
 };
 
-DEVICE_CODE int32_t wide_part_at(const linear_args &a, int32_t part) {
-  const int32_t blocks = a.columns / OPS_BLOCK;
-  return a.parts > 1 ? blocks * part >> 2 : blocks * part;
+template <ops_type TYPE> DEVICE_CODE wide_part wide_part_at(const linear_args &a, int32_t part) {
+  const int32_t blocks = a.columns / OPS_BLOCK, first = a.parts > 1 ? blocks * part >> 2 : 0,
+                end = a.parts > 1 ? blocks * (part + 1) >> 2 : blocks;
+  return {linear_format<TYPE>::HEAD ? first / STEP * STEP : first, first, end};
 }
 
-DEVICE_CODE uint8_t *wide_stage(const wide_job &j, int32_t turn) {
-  return j.memory + turn * j.at.stage;
-}
-
-/* Begins to copy BYTES, a multiple of 16, by a warp. */
-template <int BYTES> DEVICE_CODE void wide_copy(int32_t lane, uint8_t *to, const uint8_t *from) {
-  DEVICE_UNROLL
-  for (int32_t i = 0; i < BYTES; i += DEVICE_LANES * 16)
-    if (i + lane * 16 < BYTES) device_copy_16(to + i + lane * 16, from + i + lane * 16);
-}
-
-/* The warp's own weights. */
-template <ops_type TYPE> DEVICE_CODE void wide_copy_weights(const wide_job &j, int32_t step, uint8_t *stage) {
-  using format = linear_format<TYPE>;
-  uint8_t *to = stage + j.at.weights + j.warp * WIDE_PAIR * wide_group_bytes<TYPE>;
-  const int32_t block = j.slot[0].first + step * LINEAR_WIDE_STEP, left = j.slot[0].end - block;
-  const uint32_t unit = (uint32_t)block / format::UNIT_BLOCKS * weights<TYPE>::UNIT_BYTES,
-                 at = unit + format::HEAD + (uint32_t)block % format::UNIT_BLOCKS * format::BLOCK;
-  DEVICE_UNROLL
-  for (int32_t u = 0; u < WIDE_PAIR; u++, to += wide_group_bytes<TYPE>) {
-    if (format::HEAD && left > 0) wide_copy<format::HEAD>(j.lane, to, j.slot[u].group + unit);
-    if (left >= LINEAR_WIDE_STEP)
-      wide_copy<LINEAR_WIDE_STEP * format::BLOCK>(j.lane, to + format::HEAD, j.slot[u].group + at);
-    else if (left > 0)
-      wide_copy<format::BLOCK>(j.lane, to + format::HEAD, j.slot[u].group + at);
-  }
-}
-
-/* A share of the tiles, [parts][TILES][LINEAR_WIDE_STEP]. In place of those that are not there, the last one
- * is taken again. */
-template <int TILES> DEVICE_CODE void wide_copy_tiles(const wide_job &j, int32_t step, uint8_t *stage) {
-  const int32_t warps = (int32_t)blockDim.x / DEVICE_LANES, blocks = j.a.columns / OPS_BLOCK;
-  constexpr int32_t bytes = LINEAR_WIDE_STEP * (int32_t)sizeof(cuda_tile);
-  DEVICE_NO_UNROLL
-  for (int32_t i = j.warp; i < j.a.parts * TILES; i += warps) {
-    const int32_t part = i / TILES, tile = i % TILES < j.there ? i % TILES : j.there - 1;
-    const int32_t block = wide_part_at(j.a, part) + step * LINEAR_WIDE_STEP,
-                  left = wide_part_at(j.a, part + 1) - block;
-    const uint8_t *from = (const uint8_t *)(j.tiles + (uint32_t)(tile * blocks + block));
-    if (left >= LINEAR_WIDE_STEP)
-      wide_copy<bytes>(j.lane, stage + i * bytes, from);
-    else if (left > 0)
-      wide_copy<bytes / LINEAR_WIDE_STEP>(j.lane, stage + i * bytes, from);
-  }
-}
-
-/* --- products --- */
-
-/* Block i of a step. */
-template <ops_type TYPE> DEVICE_CODE cpu_block wide_block(const uint8_t *group, int32_t i) {
-  using format = linear_format<TYPE>;
-  const uint8_t *planes = group + format::HEAD + i * format::BLOCK,
-                *after = planes + weights<TYPE>::PLANE_BYTES;
-  return {planes, format::HEAD ? group : after, after};
-}
+/* What all warps know. */
+struct wide_block {
+  int32_t first, count;        /* rows */
+  int32_t slots, turns, steps; /* of a turn */
+  int32_t tiles;               /* of a block of inputs */
+  int32_t stage;               /* bytes */
+  device_barrier *full, *empty, *sums_there, *sums_free;
+  float *sums;
+  uint8_t *stages;
+};
 
 template <ops_type TYPE, int TILES>
-DEVICE_CODE void wide_add_block(const uint8_t *groups, const cuda_tile *tiles, int32_t i, int32_t lane,
-                                float acc[WIDE_PAIR][TILES][4]) {
-  const int32_t g = lane / 4, q = lane % 4;
-  linear_scales s[WIDE_PAIR];
-  uint32_t a[WIDE_PAIR][4];
+DEVICE_CODE wide_block wide_block_of(const linear_args &a, uint8_t *memory) {
+  wide_block b;
+  const int32_t tiles = a.sets * TILES, rows_max = tiles * CUDA_TILE_ROWS;
+  const int32_t left = linear_row_count(a.rows) - (int32_t)blockIdx.y * rows_max;
+  b.first = (int32_t)blockIdx.y * rows_max;
+  b.count = left < rows_max ? left : rows_max;
+  b.slots = a.units * a.parts;
+  const int32_t units = (a.each + ((int32_t)blockIdx.x < a.more ? 1 : 0)) * (a.swiglu ? 2 : 1);
+  b.turns = (units + a.units - 1) / a.units;
+  b.steps = 0;
+  DEVICE_NO_UNROLL
+  for (int32_t p = 0; p < a.parts; p++) {
+    const wide_part r = wide_part_at<TYPE>(a, p);
+    const int32_t steps = (r.end - r.begin + STEP - 1) / STEP;
+    b.steps = steps > b.steps ? steps : b.steps;
+  }
+  b.tiles = tiles;
+  b.stage = linear_wide_stage(TILES, wide_slot_bytes<TYPE>, a);
+  b.full = (device_barrier *)memory;
+  b.empty = b.full + LINEAR_WIDE_DEPTH;
+  b.sums_there = b.empty + LINEAR_WIDE_DEPTH;
+  b.sums_free = b.sums_there + 1;
+  b.sums = (float *)(memory + LINEAR_WIDE_BARRIERS);
+  b.stages = memory + LINEAR_WIDE_BARRIERS + linear_wide_sums(TILES, a);
+  return b;
+}
+
+/* Which stage of the ring is next, and how often it was before. */
+struct wide_cursor {
+  int32_t at;
+  uint32_t before;
+};
+
+DEVICE_CODE void wide_go_on(wide_cursor &c, int32_t depth) {
+  if (++c.at == depth) c.at = 0, c.before++;
+}
+
+/* --- copiers --- */
+
+/* A copier has a part, or where there is one part every so many of its slots. Some lanes each have a slot. */
+struct wide_copier {
+  int32_t part, own, share;  /* own: which of those that share the part */
+  int32_t slot, lane, lanes; /* slot: of a turn, -1: none; lane: of those that share the slot */
+};
+
+DEVICE_CODE wide_copier wide_copier_of(const linear_args &a) {
+  const int32_t copier = (int32_t)threadIdx.x / DEVICE_LANES - a.stream.warps,
+                lane = (int32_t)threadIdx.x % DEVICE_LANES;
+  wide_copier c;
+  c.share = a.parts > 1 ? 1 : LINEAR_WIDE_COPIERS;
+  c.part = a.parts > 1 ? copier : 0;
+  c.own = a.parts > 1 ? 0 : copier;
+  const int32_t slots = (a.units + c.share - 1) / c.share; /* of this copier at most, which are 8 or fewer */
+  c.lanes = slots > 4 ? 4 : slots > 2 ? 8 : slots > 1 ? 16 : 32;
+  const int32_t unit = c.own + lane / c.lanes * c.share;
+  c.slot = unit < a.units ? unit * a.parts + c.part : -1;
+  c.lane = lane % c.lanes;
+  return c;
+}
+
+/* By threads whose chunks are `stride` bytes apart. */
+DEVICE_CODE void wide_copy_span(device_shared to, const uint8_t *from, int32_t left, int32_t stride) {
+  DEVICE_NO_UNROLL
+  for (; left > 0; left -= WIDE_AT_ONCE * stride) {
+    DEVICE_UNROLL
+    for (int32_t k = 0; k < WIDE_AT_ONCE; k++, to += stride, from += stride)
+      if (left > k * stride) device_copy_16_to(to, from);
+  }
+}
+
+/* What a copier's lane copies of a stage of `count` blocks: weights of its slot, and tiles of its part. */
+template <ops_type TYPE> struct wide_source {
+  using format = linear_format<TYPE>;
+  const uint8_t *group, *tiles; /* group NULL: none. From the lane's first chunk on */
+  int32_t weights_to, tiles_to; /* in a stage, likewise */
+  int32_t lane, stride;         /* of the slot: bytes to the lane's first chunk, and to its next ones */
+  int32_t own, tiles_stride;    /* of tiles, likewise */
+  int32_t there, side, room;    /* tiles of a block: that are read, lie side by side, and have room here */
+
+  DEVICE_CODE void copy_weights(device_shared stage, int32_t block, int32_t count) const {
+    if (!group || count == 0) return;
+    const uint8_t *unit = group + (size_t)((uint32_t)block / format::UNIT_BLOCKS) * weights<TYPE>::UNIT_BYTES;
+    if (format::HEAD && lane < format::HEAD) device_copy_16_to(stage + weights_to, unit);
+    wide_copy_span(stage + weights_to + format::HEAD,
+                   unit + format::HEAD + (uint32_t)block % format::UNIT_BLOCKS * format::BLOCK,
+                   count * format::BLOCK - lane, stride);
+  }
+  /* from: the part's tiles of the stage. */
+  DEVICE_CODE void copy_tiles(device_shared stage, const uint8_t *from, int32_t count) const {
+    device_shared to = stage + tiles_to;
+    if (there == room) { /* blocks lie one after the other there as here */
+      wide_copy_span(to, from, count * there * TILE_BYTES - own, tiles_stride);
+      return;
+    }
+    DEVICE_NO_UNROLL
+    for (int32_t i = 0; i < count; i++, to += room * TILE_BYTES, from += side * TILE_BYTES)
+      wide_copy_span(to, from, there * TILE_BYTES - own, tiles_stride);
+  }
+};
+
+template <ops_type TYPE>
+DEVICE_CODE wide_source<TYPE> wide_source_of(const linear_args &a, const wide_block &b, const wide_copier &c,
+                                             int32_t begin) {
+  wide_source<TYPE> s;
+  const activation_order order = {a.columns / OPS_BLOCK, b.tiles, cuda_tile_rows(a.rows.bucket)};
+  const int32_t tile = b.first / CUDA_TILE_ROWS;
+  s.lane = c.lane * 16;
+  s.stride = c.lanes * 16;
+  s.own = (c.own * DEVICE_LANES + (int32_t)threadIdx.x % DEVICE_LANES) * 16;
+  s.tiles_stride = c.share * DEVICE_LANES * 16;
+  s.there = cuda_tile_rows(b.count);
+  s.side = order.side_by_side(tile);
+  s.room = b.tiles;
+  s.group = nullptr;
+  s.tiles = (const uint8_t *)(a.input.tiles + order.at(tile, begin)) + s.own;
+  s.tiles_to = c.part * STEP * b.tiles * TILE_BYTES + s.own;
+  s.weights_to = a.parts * STEP * b.tiles * TILE_BYTES + c.slot * wide_slot_bytes<TYPE> + s.lane;
+  return s;
+}
+
+template <ops_type TYPE> DEVICE_CODE void wide_copy(const linear_args &a, const wide_block &b) {
+  const int32_t depth = a.stream.depth, early = depth < b.steps ? depth : b.steps;
+  const wide_copier c = wide_copier_of(a);
+  const wide_part r = wide_part_at<TYPE>(a, c.part);
+  wide_source<TYPE> s = wide_source_of<TYPE>(a, b, c, r.begin);
+  const device_shared stages = device_shared_at(b.stages);
+  const auto enter = [&](int32_t turn) {
+    s.group = c.slot < 0 ? nullptr : linear_slot_at<TYPE>(a, turn * b.slots + c.slot).group;
+    if (s.group) s.group += s.lane;
+  };
+  const auto count_at = [&](int32_t block) {
+    const int32_t left = r.end - block;
+    return left < 0 ? 0 : left < STEP ? left : STEP;
+  };
+  enter(0);
+  DEVICE_NO_UNROLL
+  for (int32_t step = 0; step < early; step++)
+    s.copy_weights(stages + step * b.stage, r.begin + step * STEP, count_at(r.begin + step * STEP));
+  device_wait_for_previous();
+  device_let_next_begin();
+  wide_cursor at = {0, 0};
+  DEVICE_NO_UNROLL
+  for (int32_t turn = 0; turn < b.turns; turn++) {
+    const uint8_t *tiles = s.tiles;
+    if (turn > 0) enter(turn);
+    DEVICE_NO_UNROLL
+    for (int32_t step = 0; step < b.steps; step++, tiles += STEP * s.side * TILE_BYTES) {
+      const int32_t block = r.begin + step * STEP, count = count_at(block);
+      const device_shared stage = stages + at.at * b.stage;
+      if (at.before > 0) device_barrier_wait(b.empty + at.at, at.before - 1);
+      if (turn > 0 || step >= early) s.copy_weights(stage, block, count);
+      s.copy_tiles(stage, tiles, count);
+      device_barrier_arrive_after_copies(b.full + at.at);
+      wide_go_on(at, depth);
+    }
+  }
+}
+
+/* --- the other warps --- */
+
+/* Block i of a stage. */
+template <ops_type TYPE> DEVICE_CODE cpu_block wide_weights(const uint8_t *slot, int32_t i) {
+  using format = linear_format<TYPE>;
+  const uint8_t *planes = slot + format::HEAD + i * format::BLOCK,
+                *after = planes + weights<TYPE>::PLANE_BYTES;
+  return {planes, format::HEAD ? slot : after, after};
+}
+
+template <ops_type TYPE, int GROUPS, int TILES>
+DEVICE_CODE void wide_add_block(const uint8_t *const slots[GROUPS], const cuda_tile *tiles, int32_t i,
+                                float acc[GROUPS][TILES][4]) {
+  const int32_t lane = (int32_t)threadIdx.x % DEVICE_LANES, g = lane / 4, j = lane % 4;
+  linear_scales s[GROUPS];
+  uint32_t a[GROUPS][4];
   DEVICE_UNROLL
-  for (int32_t u = 0; u < WIDE_PAIR; u++) {
-    const cpu_block k = wide_block<TYPE>(groups + u * wide_group_bytes<TYPE>, i);
+  for (int32_t u = 0; u < GROUPS; u++) {
+    const cpu_block k = wide_weights<TYPE>(slots[u], i);
     s[u] = linear_scales_at<TYPE>(k, g);
-    weight_fragment<TYPE>(k.planes, g, q, a[u]);
+    weight_fragment<TYPE>(k.planes, g, j, a[u]);
   }
   DEVICE_UNROLL
   for (int32_t tile = 0; tile < TILES; tile++) {
-    const linear_tile t = linear_tile_at(tiles + tile * LINEAR_WIDE_STEP + i, g, q);
+    const linear_tile t = linear_tile_at(tiles + tile, g, j);
     DEVICE_UNROLL
-    for (int32_t u = 0; u < WIDE_PAIR; u++) {
+    for (int32_t u = 0; u < GROUPS; u++) {
       if constexpr (weight_format_of(TYPE).sub == 16)
         linear_add_two_scales<TYPE>(s[u], a[u], t, acc[u][tile]);
       else
@@ -115,97 +240,118 @@ DEVICE_CODE void wide_add_block(const uint8_t *groups, const cuda_tile *tiles, i
   }
 }
 
-template <ops_type TYPE, int TILES>
-DEVICE_CODE void wide_add_step(const wide_job &j, int32_t step, const uint8_t *stage,
-                               float acc[WIDE_PAIR][TILES][4]) {
-  const uint8_t *groups = stage + j.at.weights + j.warp * WIDE_PAIR * wide_group_bytes<TYPE>;
-  const cuda_tile *tiles = (const cuda_tile *)stage + j.part * TILES * LINEAR_WIDE_STEP;
-  const int32_t left = j.slot[0].end - j.slot[0].first - step * LINEAR_WIDE_STEP;
-  DEVICE_NO_UNROLL
-  for (int32_t i = 0; i < LINEAR_WIDE_STEP && i < left; i++)
-    wide_add_block<TYPE, TILES>(groups, tiles, i, j.lane, acc);
-}
+/* Which slots a warp sums, of a turn's, and for which tiles of theirs. */
+struct wide_warp {
+  int32_t slot[2], set;
+  wide_part part;
+};
 
-/* Leaves the sums [slots][rows][OPS_GROUP] in shared memory, in place of the steps. The caller
- * has begun to copy step 0's weights. */
-template <ops_type TYPE, int TILES> DEVICE_CODE float *wide_sums(const wide_job &j) {
-  float acc[WIDE_PAIR][TILES][4] = {};
-  int32_t reading = 0, writing = 0; /* turns of the stages */
-  DEVICE_NO_UNROLL
-  for (int32_t step = 1 - LINEAR_WIDE_DEPTH; step < j.steps; step++) {
-    const int32_t ahead = step + LINEAR_WIDE_DEPTH - 1;
-    if (step >= 0) {
-      device_copies_wait<LINEAR_WIDE_DEPTH - 2>();
-      __syncthreads();
-    }
-    if (ahead < j.steps) {
-      if (ahead > 0) wide_copy_weights<TYPE>(j, ahead, wide_stage(j, writing));
-      wide_copy_tiles<TILES>(j, ahead, wide_stage(j, writing));
-    }
-    device_copies_end();
-    writing = writing + 1 < LINEAR_WIDE_DEPTH ? writing + 1 : 0;
-    if (step < 0) continue;
-    wide_add_step<TYPE, TILES>(j, step, wide_stage(j, reading), acc);
-    reading = reading + 1 < LINEAR_WIDE_DEPTH ? reading + 1 : 0;
-  }
-  __syncthreads();
-  float *sums = (float *)j.memory;
+template <ops_type TYPE, int GROUPS> DEVICE_CODE wide_warp wide_warp_of(const linear_args &a) {
+  const int32_t warp = (int32_t)threadIdx.x / DEVICE_LANES, pair = warp / a.sets, part = pair & (a.parts - 1),
+                unit = (a.parts > 1 ? pair >> 2 : pair) * GROUPS;
+  wide_warp w = {{}, warp % a.sets, wide_part_at<TYPE>(a, part)};
   DEVICE_UNROLL
-  for (int32_t u = 0; u < WIDE_PAIR; u++) {
-    const int32_t slot = (j.warp / j.a.parts * WIDE_PAIR + u) * j.a.parts + j.part;
-    linear_put_sums<TILES>(acc[u], sums + slot * TILES * CUDA_TILE_ROWS * OPS_GROUP);
-  }
-  __syncthreads();
-  return sums;
+  for (int32_t u = 0; u < GROUPS; u++) w.slot[u] = (unit + u) * a.parts + part;
+  return w;
 }
 
-/* --- a block --- */
+template <ops_type TYPE, int GROUPS, int TILES>
+DEVICE_CODE void wide_add_stage(const wide_warp &w, int32_t step, const uint8_t *const slots[GROUPS],
+                                const cuda_tile *tiles, int32_t side_by_side, float acc[GROUPS][TILES][4]) {
+  const int32_t block = w.part.begin + step * STEP;
+  if (block >= w.part.first && block + STEP <= w.part.end) {
+    DEVICE_UNROLL
+    for (int32_t i = 0; i < STEP; i++)
+      wide_add_block<TYPE, GROUPS, TILES>(slots, tiles + i * side_by_side, i, acc);
+  } else {
+    DEVICE_NO_UNROLL
+    for (int32_t i = 0; i < STEP; i++)
+      if (block + i >= w.part.first && block + i < w.part.end)
+        wide_add_block<TYPE, GROUPS, TILES>(slots, tiles + i * side_by_side, i, acc);
+  }
+}
 
-/* Where a warp's group is missing, it sums the block's first one again; that sum is not read. */
-template <ops_type TYPE> DEVICE_CODE void wide_find_slots(wide_job &j) {
-  const int32_t unit = j.warp / j.a.parts * WIDE_PAIR;
-  j.part = j.warp % j.a.parts;
+/* A warp arrives as one, when all its lanes have read or written. */
+DEVICE_CODE void wide_arrive(device_barrier *b) {
+  __syncwarp();
+  if (threadIdx.x % DEVICE_LANES == 0) device_barrier_arrive(b);
+}
+
+template <ops_type TYPE, int GROUPS, int TILES>
+DEVICE_CODE void wide_sum(const linear_args &a, const wide_block &b) {
+  const int32_t rows_max = a.sets * TILES * CUDA_TILE_ROWS;
+  const wide_warp w = wide_warp_of<TYPE, GROUPS>(a);
+  const int32_t tiles_at = ((w.slot[0] & (a.parts - 1)) * STEP * b.tiles + w.set * TILES) * TILE_BYTES;
+  int32_t slots_at[GROUPS];
   DEVICE_UNROLL
-  for (int32_t u = 0; u < WIDE_PAIR; u++) {
-    j.slot[u] = linear_slot_at<TYPE>(j.a, (unit + u) * j.a.parts + j.part);
-    if (!j.slot[u].group) j.slot[u] = linear_slot_at<TYPE>(j.a, j.part);
-  }
-  const int32_t blocks = j.a.columns / OPS_BLOCK, longest = (blocks + j.a.parts - 1) / j.a.parts;
-  j.steps = (longest + LINEAR_WIDE_STEP - 1) / LINEAR_WIDE_STEP;
-}
-
-template <ops_type TYPE, int TILES>
-static __global__ void __launch_bounds__(LINEAR_WIDE_WARPS *DEVICE_LANES, 2)
-    linear_wide(const __grid_constant__ linear_args a) {
-  CUDA_SHARED(memory);
-  constexpr int32_t rows_max = TILES * CUDA_TILE_ROWS;
-  const int32_t first = (int32_t)blockIdx.y * rows_max;
-  const int32_t left = linear_row_count(a.rows) - first, count = left < rows_max ? left : rows_max;
-  wide_job j = {a,
-                memory,
-                linear_wide_layout_of(wide_group_bytes<TYPE>, TILES, a),
-                {},
-                (int32_t)threadIdx.x / DEVICE_LANES,
-                (int32_t)threadIdx.x % DEVICE_LANES,
-                0,
-                0,
-                a.input.tiles + (size_t)(first / CUDA_TILE_ROWS) * (size_t)(a.columns / OPS_BLOCK),
-                cuda_tile_rows(count)};
-  if (count > 0) {
-    wide_find_slots<TYPE>(j);
-    wide_copy_weights<TYPE>(j, 0, memory);
-  }
+  for (int32_t u = 0; u < GROUPS; u++)
+    slots_at[u] = a.parts * STEP * b.tiles * TILE_BYTES + w.slot[u] * wide_slot_bytes<TYPE>;
   device_wait_for_previous();
   device_let_next_begin();
-  if (count <= 0) return;
-  linear_finish_rows(a, wide_sums<TYPE, TILES>(j), rows_max, first, count);
+  wide_cursor c = {0, 0};
+  DEVICE_NO_UNROLL
+  for (int32_t turn = 0; turn < b.turns; turn++) {
+    float acc[GROUPS][TILES][4] = {};
+    DEVICE_NO_UNROLL
+    for (int32_t step = 0; step < b.steps; step++) {
+      const uint8_t *stage = b.stages + c.at * b.stage, *slots[GROUPS];
+      DEVICE_UNROLL
+      for (int32_t u = 0; u < GROUPS; u++) slots[u] = stage + slots_at[u];
+      device_barrier_wait(b.full + c.at, c.before);
+      wide_add_stage<TYPE, GROUPS, TILES>(w, step, slots, (const cuda_tile *)(stage + tiles_at), b.tiles,
+                                          acc);
+      wide_arrive(b.empty + c.at);
+      wide_go_on(c, a.stream.depth);
+    }
+    if (turn > 0) device_barrier_wait(b.sums_free, (uint32_t)turn - 1);
+    DEVICE_UNROLL
+    for (int32_t u = 0; u < GROUPS; u++)
+      linear_put_sums<TILES>(acc[u],
+                             b.sums + (w.slot[u] * rows_max + w.set * TILES * CUDA_TILE_ROWS) * OPS_GROUP);
+    wide_arrive(b.sums_there);
+    device_barrier_wait(b.sums_there, (uint32_t)turn);
+    linear_finish_rows(a, {turn * a.units, a.units}, b.sums, rows_max, b.first, b.count,
+                       a.stream.warps * DEVICE_LANES);
+    wide_arrive(b.sums_free);
+  }
 }
 
-linear_kernel *linear_wide_kernel(ops_type type, int32_t tiles) {
+template <ops_type TYPE, int GROUPS, int TILES>
+static __global__ void __launch_bounds__((LINEAR_WIDE_WARPS + LINEAR_WIDE_COPIERS) * DEVICE_LANES, 1)
+    linear_wide(const __grid_constant__ linear_args a) {
+  CUDA_SHARED(memory);
+  const wide_block b = wide_block_of<TYPE, TILES>(a, memory);
+  if (b.count <= 0) {
+    device_wait_for_previous();
+    return;
+  }
+  if (threadIdx.x == 0) {
+    DEVICE_NO_UNROLL
+    for (int32_t i = 0; i < a.stream.depth; i++) {
+      device_barrier_init(b.full + i, LINEAR_WIDE_COPIERS * DEVICE_LANES);
+      device_barrier_init(b.empty + i, a.stream.warps);
+    }
+    device_barrier_init(b.sums_there, a.stream.warps);
+    device_barrier_init(b.sums_free, a.stream.warps);
+  }
+  __syncthreads();
+  if ((int32_t)threadIdx.x / DEVICE_LANES >= a.stream.warps)
+    wide_copy<TYPE>(a, b);
+  else
+    wide_sum<TYPE, GROUPS, TILES>(a, b);
+}
+
+template <ops_type TYPE> static linear_kernel *wide_kernel(int32_t groups, int32_t tiles) {
+  if (groups == 1) return tiles == 2 ? linear_wide<TYPE, 1, 2> : linear_wide<TYPE, 1, 4>;
+  return tiles == 1   ? linear_wide<TYPE, 2, 1>
+         : tiles == 2 ? linear_wide<TYPE, 2, 2>
+                      : linear_wide<TYPE, 2, 4>;
+}
+
+linear_kernel *linear_wide_kernel(ops_type type, int32_t groups, int32_t tiles) {
 #define KERNEL(name, TYPE, ...)                                                                              \
   case OPS_##TYPE:                                                                                           \
-    return tiles == LINEAR_WIDE_TILES ? linear_wide<OPS_##TYPE, LINEAR_WIDE_TILES>                           \
-                                      : linear_wide<OPS_##TYPE, LINEAR_WIDE_TILES / 2>;
+    return wide_kernel<OPS_##TYPE>(groups, tiles);
   switch (type) {
     CPU_FORMATS(KERNEL)
   default:
@@ -217,7 +363,7 @@ linear_kernel *linear_wide_kernel(ops_type type, int32_t tiles) {
 int32_t linear_wide_bytes(ops_type type) {
 #define BYTES(name, TYPE, ...)                                                                               \
   case OPS_##TYPE:                                                                                           \
-    return wide_group_bytes<OPS_##TYPE>;
+    return wide_slot_bytes<OPS_##TYPE>;
   switch (type) {
     CPU_FORMATS(BYTES)
   default:

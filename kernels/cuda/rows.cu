@@ -65,7 +65,9 @@ void cuda_capture(cudaStream_t stream, cuda_rows rows, int32_t bucket, const flo
   launch_early(copy_rows, dim3((unsigned)bucket), dim3(ROW_THREADS), 0, stream, rows, true, x, columns, to);
 }
 
-/* --- norms, and other forms of activations: a row a block --- */
+/* --- norms, and other forms of activations: a block has a row, or some chunks of one --- */
+
+constexpr int32_t PREPARE_THREADS = 512;
 
 /* The norm of a row of any length. */
 static __device__ void norm_row(const float *x, const float *weight, int32_t n, float eps, float *sums,
@@ -86,7 +88,10 @@ static __global__ void prepare(rows_prepared p) {
   CUDA_SHARED(memory);
   const cuda_batch *batch = p.rows.batch;
   const int32_t row = (int32_t)blockIdx.x, count = p.rows.head ? batch->head_count : batch->row_count;
-  const activation_walk walk = activation_walk_of(p.columns);
+  const int32_t warps = (int32_t)blockDim.x / DEVICE_LANES;
+  const activation_walk walk =
+      activation_walk_of(p.columns, (int32_t)blockIdx.y * warps + (int32_t)threadIdx.x / DEVICE_LANES,
+                         (int32_t)gridDim.y * warps);
   device_let_next_begin();
   if (row >= count) {
     device_wait_for_previous();
@@ -101,19 +106,25 @@ static __global__ void prepare(rows_prepared p) {
     activation_forms(rows, walk, early, (float *)memory,
                      activation_bf16_tiles{(cuda_bf16_tile *)p.tiles, p.columns / OPS_BLOCK, row});
   else if (p.tiles)
-    activation_forms(rows, walk, early, (float *)memory,
-                     activation_tiles{p.tiles, p.columns / OPS_BLOCK, row});
+    activation_forms(
+        rows, walk, early, (float *)memory,
+        activation_tiles{p.tiles, {p.columns / OPS_BLOCK, p.across, cuda_tile_rows(p.rows.bucket)}, row});
 }
 
+/* A warp for each chunk of a row, as far as one block has so many. Without a norm, of which all chunks of a
+ * row are a part, more blocks have the others. */
 void rows_prepare(cudaStream_t stream, const rows_prepared &p) {
-  launch_early(prepare, dim3((unsigned)p.rows.bucket), dim3(ROW_THREADS),
-               (size_t)activation_sums_row(p.columns) * sizeof(float), stream, p);
+  const int32_t chunks = activation_chunks(p.columns), most = PREPARE_THREADS / DEVICE_LANES,
+                warps = chunks < most ? chunks : most, blocks = p.weight ? 1 : (chunks + warps - 1) / warps;
+  launch_early(prepare, dim3((unsigned)p.rows.bucket, (unsigned)blocks),
+               dim3((unsigned)(warps * DEVICE_LANES)), (size_t)activation_sums_row(p.columns) * sizeof(float),
+               stream, p);
 }
 
 void cuda_norm(cudaStream_t stream, cuda_rows rows, cuda_norm_source from, int32_t columns, float *y) {
-  rows_prepare(stream, {rows, from.x, from.weight, from.eps, columns, y, nullptr, false});
+  rows_prepare(stream, {rows, from.x, from.weight, from.eps, columns, y, nullptr, false, 1});
 }
 
 void cuda_quantize(cudaStream_t stream, cuda_rows rows, cuda_act x) {
-  rows_prepare(stream, {rows, x.f32, nullptr, 0.0f, x.columns, nullptr, x.tiles, x.bf16});
+  rows_prepare(stream, {rows, x.f32, nullptr, 0.0f, x.columns, nullptr, x.tiles, x.bf16, 1});
 }

@@ -13,6 +13,7 @@ struct rows_prepared {
   float *y;
   cuda_tile *tiles;
   bool bf16;
+  int32_t across; /* int8 tiles that lie side by side (activation_order) */
 };
 
 void rows_prepare(cudaStream_t stream, const rows_prepared &p);

@@ -4,8 +4,8 @@
  * for tests on machines without a GPU. The blocks of a grid run one after the other; the threads of a block
  * are fibers. A thread that meets no barrier is a plain call. What a GPU would leave to chance is chosen to
  * find mistakes: shared and fresh device memory is full of NaNs, a warp runs as far as its barriers let it
- * before another one does, every other block runs its threads backwards, and threads that wait at different
- * barriers end the program.
+ * before another one does, every other block runs its threads backwards, and threads that wait for what never
+ * comes end the program.
  *
  * Kernels that want to run here keep to this:
  * - shared memory is dynamic and comes from CUDA_SHARED; there are no __shared__ variables
@@ -121,6 +121,11 @@ void launch(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes, std
 void copy_later(void *to, const void *from, size_t bytes);
 void copies_end();
 void copies_wait(int left);
+/* Barriers in shared memory: copies are done when their phase ends. */
+void signal_init(uint32_t words[2], int arrivals);
+void signal_arrive(uint32_t words[2]);
+void signal_wait(uint32_t words[2], uint32_t phase);
+void signal_arrive_after_copies(uint32_t words[2]);
 void multiply_bytes(int32_t c[4], const uint32_t *a, const uint32_t *b, int words, bool is_signed);
 void multiply_bf16(float c[4], const uint32_t a[4], const uint32_t b[2]);
 void load_turned(uint32_t to[4], const void *row);

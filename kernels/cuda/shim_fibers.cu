@@ -132,6 +132,14 @@ struct copies {
   int batch = 0; /* that copies belong to now */
 };
 
+/* Of a barrier in shared memory. */
+struct span {
+  const uint32_t *barrier;
+  void *to;
+  const void *from;
+  size_t bytes;
+};
+
 struct warp {
   barrier all;
   alignas(16) unsigned char given[2][WARP * EXCHANGE_MAX];
@@ -149,7 +157,9 @@ struct runner {
   bool backwards = false;
   barrier all;
   std::vector<warp> warps;
-  std::vector<copies> copied; /* [thread] */
+  std::vector<copies> copied;              /* [thread] */
+  std::vector<const uint32_t *> waits_for; /* [thread]: a barrier in shared memory, or NULL */
+  std::vector<span> spans;                 /* that are under way */
 };
 
 static thread_local runner run;
@@ -285,6 +295,58 @@ void copies_wait(int left) {
   c->list.resize(kept);
 }
 
+/* words of a barrier: arrivals that are wanted and those that are left, 16 bits each; phases that have ended
+ */
+#define HALF_WORD 16
+
+void signal_init(uint32_t words[2], int arrivals) {
+  words[0] = (uint32_t)arrivals << HALF_WORD | (uint32_t)arrivals;
+  words[1] = 0;
+}
+
+static void end_phase(uint32_t words[2]) {
+  words[0] |= words[0] >> HALF_WORD;
+  words[1]++;
+  size_t kept = 0;
+  for (const span &one : run.spans) {
+    if (one.barrier == words)
+      memcpy(one.to, one.from, one.bytes);
+    else
+      run.spans[kept++] = one;
+  }
+  run.spans.resize(kept);
+  for (int i = run.count - 1; i >= 0; i--) {
+    const size_t thread = (size_t)in_order(i, run.count);
+    if (run.waits_for[thread] != words) continue;
+    run.ready.push_back(run.waiting[thread]);
+    run.waiting[thread] = nullptr;
+    run.waits_for[thread] = nullptr;
+  }
+}
+
+void signal_arrive(uint32_t words[2]) {
+  const uint32_t left = words[0] & ((1u << HALF_WORD) - 1);
+  if (words[0] == UINT32_MAX) fail("an arrival at a barrier that nobody made"); /* POISON */
+  words[0]--;
+  if (left == 1) end_phase(words);
+}
+
+void signal_wait(uint32_t words[2], uint32_t phase) {
+  if (words[0] == UINT32_MAX) fail("a thread waits at a barrier that nobody made");
+  if (words[1] > phase + 1) fail("a thread waits for a phase of a barrier after the next one has ended");
+  if (words[1] == phase + 1) return;
+  if (words[1] < phase) fail("a thread waits for a phase of a barrier that has not begun");
+  run.waits_for[(size_t)run.running->thread] = words;
+  wait();
+}
+
+void signal_arrive_after_copies(uint32_t words[2]) {
+  copies *c = &run.copied[(size_t)run.running->thread];
+  for (const copy &one : c->list) run.spans.push_back({words, one.to, one.from, one.bytes});
+  c->list.clear();
+  signal_arrive(words);
+}
+
 #define BYTES_OF_A 16 /* of a lane; then come its b */
 
 static int byte_of(const unsigned char *words, int word, int i, bool is_signed) {
@@ -355,6 +417,8 @@ void load_rows(uint32_t to[4], const void *row) {
 static void run_block() {
   run.copied.assign((size_t)run.count, copies{});
   run.waiting.assign((size_t)run.count, nullptr);
+  run.waits_for.assign((size_t)run.count, nullptr);
+  run.spans.clear();
   run.begun = 0;
   resume(idle_fiber());
   for (const fiber *f : run.waiting)

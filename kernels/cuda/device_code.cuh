@@ -181,24 +181,21 @@ DEVICE_CODE void device_barrier_arrive(device_barrier *b) {
 
 /* Until phase `phase`, counted from 0, has ended; the next one has not. */
 DEVICE_CODE void device_barrier_wait(device_barrier *b, uint32_t phase) {
-#ifdef __CUDACC__
-  const unsigned at = device_shared_at(b), parity = phase & 1;
-#if __CUDA_ARCH__ >= 900
-  asm volatile("{.reg .pred ended;\n"
-               "again: mbarrier.try_wait.parity.shared.b64 ended, [%0], %1;\n"
-               "@!ended bra again;}" ::"r"(at),
-               "r"(parity)
-               : "memory");
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define DEVICE_BARRIER_ASK "mbarrier.try_wait" /* sleeps meanwhile */
 #else
-  asm volatile("{.reg .pred ended;\n"
-               "again: mbarrier.test_wait.parity.shared.b64 ended, [%0], %1;\n"
-               "@!ended bra again;}" ::"r"(at),
-               "r"(parity)
-               : "memory");
+#define DEVICE_BARRIER_ASK "mbarrier.test_wait"
 #endif
+#ifdef __CUDACC__
+  asm volatile("{.reg .pred ended;\n"
+               "again: " DEVICE_BARRIER_ASK ".parity.shared.b64 ended, [%0], %1;\n"
+               "@!ended bra again;}" ::"r"(device_shared_at(b)),
+               "r"(phase & 1)
+               : "memory");
 #else
   shim::signal_wait(b->words, phase);
 #endif
+#undef DEVICE_BARRIER_ASK
 }
 
 /* Arrives when all copies that the thread has begun are there. */

@@ -242,10 +242,9 @@ static bool wide_turns(linear_args *a, ops_type type, int32_t tiles, int32_t uni
   return a->stream.depth >= 2;
 }
 
-/* Fewer warps and fewer rows where there is little shared memory. */
+/* Fewer warps, and fewer rows but two tiles, where there is little shared memory. */
 static bool plan_wide(linear_args *a, ops_type type, wide_plan *p) {
-  for (int32_t tiles = wide_tiles(a->rows.bucket); tiles > 1 || a->rows.bucket <= CUDA_TILE_ROWS;
-       tiles /= 2) {
+  for (int32_t tiles = wide_tiles(a->rows.bucket);; tiles /= 2) {
     p->down = pieces(a->rows.bucket, tiles * CUDA_TILE_ROWS);
     p->across = smaller(a->groups, larger(1, launch_processors() / p->down));
     a->each = a->groups / p->across;
@@ -255,21 +254,20 @@ static bool plan_wide(linear_args *a, ops_type type, wide_plan *p) {
       wide_warps(*a, tiles, units, warps, p);
       if (wide_turns(a, type, tiles, units, warps, p)) return true;
     }
-    if (tiles == 1) break;
+    if (tiles <= 2) return false;
   }
-  return false;
 }
 
 /* Of one tile of rows only long sums: others are done sooner where each warp has a stream of its own. */
 static bool wide_pays(const linear_args &a) {
-  return large(a) &&
-         (a.rows.bucket > CUDA_TILE_ROWS || a.columns / OPS_BLOCK / a.parts * a.stream.turns >= WIDE_BLOCKS);
+  return a.rows.bucket > CUDA_TILE_ROWS || a.columns / OPS_BLOCK / a.parts * a.stream.turns >= WIDE_BLOCKS;
 }
 
 static bool launch_wide(cudaStream_t stream, linear_args a, ops_type type, cuda_tile *room) {
   const linear_args before = a;
   wide_plan p;
-  if (a.rows.bucket <= LINEAR_FEW_ROWS || !plan_wide(&a, type, &p) || !wide_pays(a)) return false;
+  if (a.rows.bucket <= LINEAR_FEW_ROWS || !large(a) || !plan_wide(&a, type, &p) || !wide_pays(a))
+    return false;
   prepare_tiles(stream, before, type, room, p.tiles * a.sets);
   a.input = {nullptr, nullptr, 0.0f, room};
   launch_early(linear_wide_kernel(type, p.groups, p.tiles), dim3((unsigned)p.across, (unsigned)p.down),

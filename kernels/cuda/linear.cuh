@@ -382,8 +382,8 @@ linear_pair_kernel *linear_tiles_pair_kernel(ops_type first, ops_type second, in
 linear_kernel *linear_int8_kernel(ops_type type, int32_t tiles);
 linear_kernel *linear_few_kernel(ops_type type, int32_t rows); /* rows: 1, 2 or 4 */
 linear_kernel *linear_tiles_kernel(ops_type type);             /* of one tile of rows, which is there */
-linear_kernel *linear_wide_kernel(ops_type type, int32_t groups, int32_t tiles); /* of a warp; likewise: 1 and
-                                  2 or 4, or 2 and 1, 2 or 4 */
+/* groups, tiles: of a warp: 1 and 2 or 4, or 2 and 1, 2 or 4; the tiles are there. */
+linear_kernel *linear_wide_kernel(ops_type type, int32_t groups, int32_t tiles);
 linear_kernel *linear_bf16_kernel(int32_t tiles, int32_t groups); /* tiles: 1, 2, 4, 8 or 16; likewise */
 linear_kernel *linear_f32_kernel(ops_type type);
 int32_t linear_ring_bytes(ops_type type);  /* of a warp of an int8 kernel */

@@ -132,12 +132,10 @@ struct copies {
   int batch = 0; /* that copies belong to now */
 };
 
-/* Of a barrier in shared memory. */
-struct span {
+/* One that is done when the phase of a barrier in shared memory ends. */
+struct promised_copy {
   const uint32_t *barrier;
-  void *to;
-  const void *from;
-  size_t bytes;
+  copy what;
 };
 
 struct warp {
@@ -159,7 +157,7 @@ struct runner {
   std::vector<warp> warps;
   std::vector<copies> copied;              /* [thread] */
   std::vector<const uint32_t *> waits_for; /* [thread]: a barrier in shared memory, or NULL */
-  std::vector<span> spans;                 /* that are under way */
+  std::vector<promised_copy> promised;
 };
 
 static thread_local runner run;
@@ -308,13 +306,13 @@ static void end_phase(uint32_t words[2]) {
   words[0] |= words[0] >> HALF_WORD;
   words[1]++;
   size_t kept = 0;
-  for (const span &one : run.spans) {
+  for (const promised_copy &one : run.promised) {
     if (one.barrier == words)
-      memcpy(one.to, one.from, one.bytes);
+      memcpy(one.what.to, one.what.from, one.what.bytes);
     else
-      run.spans[kept++] = one;
+      run.promised[kept++] = one;
   }
-  run.spans.resize(kept);
+  run.promised.resize(kept);
   for (int i = run.count - 1; i >= 0; i--) {
     const size_t thread = (size_t)in_order(i, run.count);
     if (run.waits_for[thread] != words) continue;
@@ -342,7 +340,7 @@ void signal_wait(uint32_t words[2], uint32_t phase) {
 
 void signal_arrive_after_copies(uint32_t words[2]) {
   copies *c = &run.copied[(size_t)run.running->thread];
-  for (const copy &one : c->list) run.spans.push_back({words, one.to, one.from, one.bytes});
+  for (const copy &one : c->list) run.promised.push_back({words, one});
   c->list.clear();
   signal_arrive(words);
 }
@@ -418,7 +416,7 @@ static void run_block() {
   run.copied.assign((size_t)run.count, copies{});
   run.waiting.assign((size_t)run.count, nullptr);
   run.waits_for.assign((size_t)run.count, nullptr);
-  run.spans.clear();
+  run.promised.clear();
   run.begun = 0;
   resume(idle_fiber());
   for (const fiber *f : run.waiting)

@@ -10,6 +10,8 @@
  * their paths are one; where they part, a position is ragged, and each row reads its own key and value. */
 #include "kernels/cuda/attention.cuh"
 
+#include <assert.h>
+
 #define CHUNKS    ATTENTION_CHUNKS
 #define FOUR      ATTENTION_FOUR
 #define WARPS     4
@@ -745,6 +747,7 @@ bool attention_runs_spread(const cuda_kv &kv, cuda_runs runs, int32_t heads, int
 }
 
 void attention_put_runs(cudaStream_t stream, const attention_job &j, cuda_runs runs) {
+  assert(runs.rows <= CUDA_RUN_ROWS);
   const run_kernel &k = *kernel_of(j.kv, runs, j.heads, j.splits);
   const dim3 grid((unsigned)runs.bucket, (unsigned)(blocks_of(k, j.kv, runs, j.heads) / runs.bucket),
                   (unsigned)(j.spread ? j.splits : 1));

@@ -271,12 +271,6 @@ DEVICE_CODE void wide_add_stage(const wide_warp &w, int32_t step, const uint8_t 
   }
 }
 
-/* A warp arrives as one, when all its lanes have read or written. */
-DEVICE_CODE void wide_arrive(device_barrier *b) {
-  __syncwarp();
-  if (threadIdx.x % DEVICE_LANES == 0) device_barrier_arrive(b);
-}
-
 template <ops_type TYPE, int GROUPS, int TILES>
 DEVICE_CODE void wide_sum(const linear_args &a, const wide_block &b) {
   const int32_t rows_max = a.sets * TILES * CUDA_TILE_ROWS;
@@ -300,7 +294,7 @@ DEVICE_CODE void wide_sum(const linear_args &a, const wide_block &b) {
       device_barrier_wait(b.full + c.at, c.before);
       wide_add_stage<TYPE, GROUPS, TILES>(w, step, slots, (const cuda_tile *)(stage + tiles_at), b.tiles,
                                           acc);
-      wide_arrive(b.empty + c.at);
+      device_barrier_arrive(b.empty + c.at);
       wide_go_on(c, a.stream.depth);
     }
     if (turn > 0) device_barrier_wait(b.sums_free, (uint32_t)turn - 1);
@@ -308,11 +302,11 @@ DEVICE_CODE void wide_sum(const linear_args &a, const wide_block &b) {
     for (int32_t u = 0; u < GROUPS; u++)
       linear_put_sums<TILES>(acc[u],
                              b.sums + (w.slot[u] * rows_max + w.set * TILES * CUDA_TILE_ROWS) * OPS_GROUP);
-    wide_arrive(b.sums_there);
+    device_barrier_arrive(b.sums_there);
     device_barrier_wait(b.sums_there, (uint32_t)turn);
     linear_finish_rows(a, {turn * a.units, a.units}, b.sums, rows_max, b.first, b.count,
                        a.stream.warps * DEVICE_LANES);
-    wide_arrive(b.sums_free);
+    device_barrier_arrive(b.sums_free);
   }
 }
 
@@ -329,10 +323,10 @@ static __global__ void __launch_bounds__((LINEAR_WIDE_WARPS + LINEAR_WIDE_COPIER
     DEVICE_NO_UNROLL
     for (int32_t i = 0; i < a.stream.depth; i++) {
       device_barrier_init(b.full + i, LINEAR_WIDE_COPIERS * DEVICE_LANES);
-      device_barrier_init(b.empty + i, a.stream.warps);
+      device_barrier_init(b.empty + i, a.stream.warps * DEVICE_LANES);
     }
-    device_barrier_init(b.sums_there, a.stream.warps);
-    device_barrier_init(b.sums_free, a.stream.warps);
+    device_barrier_init(b.sums_there, a.stream.warps * DEVICE_LANES);
+    device_barrier_init(b.sums_free, a.stream.warps * DEVICE_LANES);
   }
   __syncthreads();
   if ((int32_t)threadIdx.x / DEVICE_LANES >= a.stream.warps)

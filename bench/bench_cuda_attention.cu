@@ -1,8 +1,8 @@
 /* bench_cuda_attention.cu - what attention of a CUDA device costs: microseconds of a layer for the shapes of
  * some models, contexts and numbers of rows, each row by itself and rows of a sequence together, in turns.
  * Beside them stands how long it takes to read the keys and values once. Rows are those of a tree: all see
- * the context, and a chain of up to TREE_DEPTH staged rows. Layers follow each other in a graph, as in a
- * forward, so that no cache holds what is read. */
+ * the context, and a chain of up to TREE_DEPTH staged rows; more than TREE_MAX rows are a prompt's last ones.
+ * Layers follow each other in a graph, as in a forward, so that no cache holds what is read. */
 #include "bench/cuda_time.cuh"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/host_kernels.h"
@@ -15,6 +15,7 @@
 
 #define LAYERS_MAX  32
 #define ROWS_MAX    512
+#define TREE_MAX    64 /* rows; more are a prompt's */
 #define TREE_DEPTH  8
 #define CACHE_BYTES ((size_t)1 << 30)
 
@@ -34,7 +35,7 @@ static const shape shapes[] = {
 
 struct batch {
   cuda_batch *device;
-  cuda_runs runs;
+  cuda_runs runs, long_runs;
 };
 
 static int32_t bucket_of(int32_t count) {
@@ -46,12 +47,20 @@ static int32_t bucket_of(int32_t count) {
 /* Rows of a chain, each TREE_DEPTH of them; of as many chains that share nothing; or of a prompt. */
 enum batch_kind { CHAIN, BRANCHES, PROMPT };
 
+/* Leaves them on the device. Returns how many there are and how long they are. */
+static cuda_runs runs_of(int32_t count, int32_t most, const cuda_run **at, int32_t *of) {
+  std::vector<cuda_run> runs;
+  for (int32_t i = 0; i < count; i += most) runs.push_back({i, count - i < most ? count - i : most});
+  *at = to_device(runs);
+  *of = (int32_t)runs.size();
+  return {bucket_of(*of), bucket_of(count < most ? count : most)};
+}
+
 static batch batch_of(int32_t context, int32_t count, batch_kind kind) {
   const bool prompt = kind == PROMPT;
   std::vector<ops_row> rows;
   std::vector<int32_t> paths, first = {0};
   std::vector<ops_span> spans;
-  std::vector<cuda_run> runs;
   for (int32_t i = 0; i < count; i++) {
     const int32_t depth = prompt ? 0 : i % TREE_DEPTH + 1, at = (int32_t)paths.size();
     const int32_t position = prompt ? context - count + i : context - TREE_DEPTH + depth - 1;
@@ -60,19 +69,17 @@ static batch batch_of(int32_t context, int32_t count, batch_kind kind) {
     rows.push_back({1, position, 0, prompt ? position + 1 : context - TREE_DEPTH, at, depth});
     spans.push_back({0, position + 1});
     first.push_back(i + 1);
-    if (i % CUDA_RUN_ROWS == 0) runs.push_back({i, 0});
-    runs.back().count++;
   }
   cuda_batch b = {};
   paths.push_back(0);
   b.rows = to_device(rows);
   b.paths = to_device(paths);
   b.views[0] = {to_device(first), to_device(spans)};
-  b.runs = to_device(runs);
   b.row_count = count;
-  b.run_count = (int32_t)runs.size();
-  return {to_device(std::vector<cuda_batch>{b}),
-          {bucket_of(b.run_count), bucket_of(count < CUDA_RUN_ROWS ? count : CUDA_RUN_ROWS)}};
+  const cuda_runs runs = runs_of(count, CUDA_RUN_ROWS, &b.runs, &b.run_count);
+  cuda_runs long_runs = {0, 0};
+  if (prompt) long_runs = runs_of(count, CUDA_LONG_RUN_ROWS, &b.long_runs, &b.long_run_count);
+  return {to_device(std::vector<cuda_batch>{b}), runs, long_runs};
 }
 
 static cuda_kv cache_of(const shape &s, int32_t context) {
@@ -116,16 +123,21 @@ static void measure(const shape &s, int32_t context, double gbps) {
   float *y = cuda_time_take<float>((size_t)(ROWS_MAX * s.heads * s.head_dim));
   printf("%-5s %6d, read %6.1f us:", s.name, (int)context,
          2.0 * sizeof(uint16_t) * context * s.kv_heads * s.head_dim / gbps / 1e3);
-  for (int32_t count : {1, 2, 4, 8, 16, 32, 64, ROWS_MAX}) {
+  for (int32_t count : {1, 2, 4, 8, 16, 32, TREE_MAX, 128, ROWS_MAX}) {
     if (count > context) continue;
-    const batch b = batch_of(context, count, count == ROWS_MAX ? PROMPT : CHAIN);
+    const bool prompt = count > TREE_MAX;
+    const batch b = batch_of(context, count, prompt ? PROMPT : CHAIN),
+                branches = batch_of(context, count, BRANCHES);
     const double alone = layer_us(s, kv, b, {bucket_of(count), 1}, count, q, y);
     const double shared = layer_us(s, kv, b, b.runs, count, q, y);
-    const cuda_runs used =
-        cuda_attention_runs({b.device, bucket_of(count), false}, b.runs, kv, s.heads, kv.context);
-    const double apart =
-        count == ROWS_MAX ? shared : layer_us(s, kv, batch_of(context, count, BRANCHES), b.runs, count, q, y);
-    printf("  %d: %.1f %.1f %.1f%s", (int)count, alone, shared, apart, used.rows > 1 ? "*" : "");
+    const double apart = prompt ? layer_us(s, kv, b, b.long_runs, count, q, y)
+                                : layer_us(s, kv, branches, branches.runs, count, q, y);
+    const cuda_runs used = cuda_attention_runs({b.device, bucket_of(count), false}, b.runs, b.long_runs, kv,
+                                               s.heads, kv.context);
+    printf("  %d: %.1f %.1f %.1f%s", (int)count, alone, shared, apart,
+           used.rows > CUDA_RUN_ROWS ? "**"
+           : used.rows > 1           ? "*"
+                                     : "");
   }
   printf("\n");
   fflush(stdout);
@@ -135,8 +147,9 @@ static void measure(const shape &s, int32_t context, double gbps) {
 int main(int argc, char **argv) {
   cuda_time_ok(cudaStreamCreate(&cuda_time_stream), "stream");
   const double gbps = argc > 1 ? atof(argv[1]) : 4500;
-  printf("us of a layer, each row by itself, rows of a chain together, and rows that branch at once together "
-         "(*: a forward takes them together), f16 cache; read: "
+  printf("us of a layer, each row by itself, rows of a chain together, and rows that branch at once "
+         "together, or of a prompt in long runs (*: a forward takes them together, **: in long runs), f16 "
+         "cache; read: "
          "keys and values once at %.0f GB/s\n",
          gbps);
   for (const shape &s : shapes)

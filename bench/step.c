@@ -1,7 +1,7 @@
 #include "bench/step.h"
 
 #include "bench/probe.h"
-#include "target_worker/engine.h"
+#include "common/base/min.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,10 +80,12 @@ static int append(step_bench *b, int32_t seq, int32_t count) {
   return model_forward(b->model, b->kv, &s, 1);
 }
 
+/* As a target reads it (schedule_prompt_rows). */
 static int prefill(step_bench *b, int32_t seq, int32_t rows) {
+  const int32_t best = b->device->prompt_rows, chunk = best ? min_i32(best, ENGINE_CHUNK_MAX) : ENGINE_CHUNK;
   int rc = ERR_OK;
   for (int32_t done = 0; done < rows && rc == ERR_OK;) {
-    int32_t count = rows - done < ENGINE_CHUNK ? rows - done : ENGINE_CHUNK;
+    int32_t count = min_i32(rows - done, chunk);
     rc = append(b, seq, count);
     done += count;
   }
@@ -97,7 +99,7 @@ const char *step_device(void) {
 
 int step_open(step_bench *b, const char *path, const char *name, int32_t math, int32_t threads,
               int32_t context, step_layout layout, const step_item *items, int32_t count, err *e) {
-  static_assert(ENGINE_CHUNK <= STEP_ROWS_MAX, "a chunk has its tokens");
+  static_assert(STEP_ROWS_MAX <= ENGINE_CHUNK_MAX, "a step has its tokens");
   needs n = needs_of(items, count);
   *b = (step_bench){.context = context};
   const device_options o = {.threads = threads};
@@ -106,8 +108,9 @@ int step_open(step_bench *b, const char *path, const char *name, int32_t math, i
   if (rc == ERR_OK) rc = model_open(&b->model, b->file, b->device, &(model_options){0}, &b->mem, e);
   if (rc == ERR_OK) rc = open_cache(b, &n, layout, e);
   if (rc != ERR_OK) return rc;
-  for (int32_t i = 0; i < STEP_ROWS_MAX; i++) {
+  for (int32_t i = 0; i < ENGINE_CHUNK_MAX; i++)
     b->tokens[i] = i * TOKEN_STRIDE % model_shape(b->model)->vocab;
+  for (int32_t i = 0; i < STEP_ROWS_MAX; i++) {
     b->parents[i] = i - 1;
     b->path[i] = i;
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "common/model/model.h"
+#include "target_worker/engine_job.h"
 
 #define STEP_ROWS_MAX      KV_STAGE_MAX
 #define STEP_SEQUENCES_MAX 16
@@ -36,7 +37,7 @@ typedef struct step_bench {
   int32_t sequences[STEP_SEQUENCES_MAX], sequence_count;
   bool no_copy;  /* a tree's rows are dropped, not committed: what commit by copy costs, by difference */
   int32_t empty; /* a sequence without rows, for prompts; -1: none was asked for */
-  int32_t tokens[STEP_ROWS_MAX], parents[STEP_ROWS_MAX], path[STEP_ROWS_MAX];
+  int32_t tokens[ENGINE_CHUNK_MAX], parents[STEP_ROWS_MAX], path[STEP_ROWS_MAX];
 } step_bench;
 
 /* Opens the model on the named device, with math as model_math has it, with as many caches as the items need,

@@ -191,8 +191,9 @@ struct device {
   const device_table *table;
   ops_counters counters;
   ops_math math;
-  int32_t threads; /* of the host, >= 1, the caller's included */
-  bool prepares;   /* the first forward of a kind takes longer: ops_answer.prepared */
+  int32_t threads;     /* of the host, >= 1, the caller's included */
+  bool prepares;       /* the first forward of a kind takes longer: ops_answer.prepared */
+  int32_t prompt_rows; /* of a forward that reads a prompt, for the best speed; 0: any number will do */
 };
 
 /* Opens a device by name: "cpu" (its best instruction set), "cpu:c", "cpu:avx2", "cpu:avx-vnni",

@@ -479,7 +479,9 @@ static int take_logprobs(active_job *a) {
 static bool prepare(active_job *a, uint64_t start) {
   const engine_job *job = a->job;
   assert(job->slot >= 0 && job->slot < a->g->options.sequences && job->count >= 1);
-  assert(job->count <= (job->kind == ENGINE_PREFILL ? ENGINE_CHUNK : ENGINE_ROWS_MAX));
+  assert(job->count <= (job->kind != ENGINE_PREFILL ? ENGINE_ROWS_MAX
+                        : job->taps.count > 0       ? ENGINE_CHUNK
+                                                    : ENGINE_CHUNK_MAX));
   *a->r = (engine_result){.kind = job->kind, .serial = job->serial, .code = ERR_OK};
   a->r->node_count = job->kind == ENGINE_VERIFY ? job->count - 1 : 0;
   a->r->queue_us = start > job->ready_us ? start - job->ready_us : 0;

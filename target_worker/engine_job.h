@@ -8,7 +8,9 @@
 
 #define ENGINE_ROWS_MAX (WIRE_BUDGET_MAX + 1) /* rows of a verify: root and nodes */
 #define ENGINE_CHUNK    128                   /* rows of one prefill job */
-#define ENGINE_JOBS_MAX 32                    /* of a batch; their rows together are MODEL_ROWS_MAX at most */
+/* Of one that holds up nobody, on a device that does best with more (device.h: prompt_rows) */
+#define ENGINE_CHUNK_MAX 512
+#define ENGINE_JOBS_MAX  32 /* of a batch; their rows together are MODEL_ROWS_MAX at most */
 
 typedef enum {
   ENGINE_PREFILL,
@@ -27,8 +29,9 @@ typedef struct engine_job {
                             NULL: it is unchanged */
   int32_t block_count;
   bool rows_given; /* with blocks: these already hold the kv_length rows, whatever the slot had before */
-  int32_t count;   /* PREFILL, FUSE: [1, ENGINE_CHUNK]; VERIFY: root and nodes, [1, ENGINE_ROWS_MAX] */
-  int32_t tokens[ENGINE_CHUNK];
+  int32_t count; /* PREFILL: [1, ENGINE_CHUNK_MAX], with taps and for FUSE [1, ENGINE_CHUNK]; VERIFY: root and
+                    nodes, [1, ENGINE_ROWS_MAX] */
+  int32_t tokens[ENGINE_CHUNK_MAX];
   int32_t parents[ENGINE_ROWS_MAX]; /* VERIFY: parents[0] = -1, others an earlier row */
   sampler_options sampling;         /* VERIFY */
   const int32_t

@@ -66,6 +66,7 @@ static int open_machine(program *p, wire_id self, err *e) {
                       .sessions = p->arguments.given.sessions,
                       .context = p->arguments.given.context,
                       .kv_blocks = p->arguments.given.kv_blocks,
+                      .prompt_rows = target_model_prompt_rows(&p->model),
                       .taps = p->model.taps,
                       .progress = progress,
                       .width = width,

@@ -139,17 +139,29 @@ static bool may_measure(const session *s, const schedule *out) {
   return is_long && draft && out->count == 0 && !o->lockstep && o->budget > 0;
 }
 
+int32_t schedule_prompt_rows(const speculation_shared *all) {
+  return all->prompt_rows > 0 ? all->prompt_rows : ENGINE_CHUNK;
+}
+
+/* A session that waits for nodes shall not wait for a long forward. */
+static int32_t prompt_room(const speculation_shared *all, const schedule *out) {
+  if (out->steps > 0) return speculation_prompts_beside(all, ENGINE_CHUNK);
+  return out->until_us == UINT64_MAX ? schedule_prompt_rows(all) : ENGINE_CHUNK;
+}
+
 static void pick_prefills(const session_store *store, const speculation_shared *all, schedule_rotation *last,
                           uint64_t now_us, schedule *out) {
-  int32_t rows = out->steps ? speculation_prompts_beside(all, ENGINE_CHUNK) : ENGINE_CHUNK;
+  int32_t rows = prompt_room(all, out);
   int32_t after = last->prefill;
   for (int32_t k = 1; k <= store->count && rows > 0 && out->count < out->steps + SCHEDULE_PREFILLS_MAX; k++) {
     int32_t i = (after + k) % store->count;
     const session *s = &store->slots[i];
     uint64_t until;
     if (schedule_session(s, now_us, &until) != SCHEDULE_PREFILL) continue;
-    int32_t left = s->committed.length - 1 - s->cache.rows, count = min_i32(rows, left);
-    if (may_measure(s, out)) count = speculation_prompt_rows(all, left, rows, &out->measures);
+    int32_t left = s->committed.length - 1 - s->cache.rows;
+    int32_t most = s->drafts.features.taps.count > 0 ? min_i32(rows, ENGINE_CHUNK) : rows;
+    int32_t count = min_i32(most, left);
+    if (may_measure(s, out)) count = speculation_prompt_rows(all, left, most, &out->measures);
     schedule_pick *pick = &out->picks[out->count++];
     pick->slot = i;
     pick->kind = SCHEDULE_PREFILL;

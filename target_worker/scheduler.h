@@ -39,6 +39,7 @@ uint64_t schedule_lockstep_deadline(const session *s);
 _Static_assert(SCHEDULE_STEPS_MAX + SCHEDULE_PREFILLS_MAX <= ENGINE_JOBS_MAX, "every pick is a job");
 _Static_assert(SCHEDULE_ROWS_MAX + SCHEDULE_NODES_MAX + ENGINE_CHUNK <= MODEL_ROWS_MAX,
                "the rows of all jobs fit one forward");
+_Static_assert(ENGINE_CHUNK_MAX <= MODEL_ROWS_MAX, "and those of prompts alone");
 _Static_assert(SCHEDULE_STEPS_MAX + SCHEDULE_NODES_MAX <= COST_ROWS_MAX,
                "the cost model covers every forward of steps");
 
@@ -70,6 +71,9 @@ typedef struct schedule {
   bool beside;       /* steps alone, of which some have a draft that computes on these processors now */
   uint64_t until_us; /* count 0: when to ask again, UINT64_MAX: after an event */
 } schedule;
+
+/* Rows of prompts of a forward in which no session steps, and none waits to. */
+int32_t schedule_prompt_rows(const speculation_shared *all);
 
 /* Composes the next forward from everything that can run, as long as there is room; the rest goes into the
  * one after it. */

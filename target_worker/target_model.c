@@ -119,19 +119,19 @@ int target_model_open(target_model *m, target_arguments *a, const logger *log, e
 
 /* A virtual cache's sequence has no blocks of its own. */
 static void lend_blocks(kv_cache *k, int32_t count) {
-  int32_t blocks[ENGINE_CHUNK / KV_BLOCK];
+  int32_t blocks[ENGINE_CHUNK_MAX / KV_BLOCK];
   for (int32_t i = 0; i < count; i++) blocks[i] = i;
   if (kv_is_virtual(k)) kv_map(k, 0, blocks, count, 0);
 }
 
 #define FORMS 3 /* what reads a prompt, a verify, a step */
 
-/* o: with taps as a head's draft wants them; NULL: without. */
-static void add_forms(warmup_form *to, const taps_offer *o) {
+/* o: with taps as a head's draft wants them; NULL: without. most: rows of a prompt. */
+static void add_forms(warmup_form *to, const taps_offer *o, int32_t most) {
   static const model_sampling greedy = {0};
   model_segment rows = {0};
   if (o) rows.taps = o->fc_taps, rows.tap_count = o->fc_tap_count, rows.fused = o->fc_in_forward;
-  to[0] = (warmup_form){rows, ENGINE_CHUNK, 32};
+  to[0] = (warmup_form){rows, most, 32};
   to[0].rows.no_logits = true;
   to[1] = (warmup_form){rows, 16, 2};
   to[1].rows.kind = MODEL_TREE;
@@ -140,14 +140,19 @@ static void add_forms(warmup_form *to, const taps_offer *o) {
   to[1].rows.sampling = to[2].rows.sampling = &greedy;
 }
 
+int32_t target_model_prompt_rows(const target_model *m) {
+  const int32_t best = m->device->prompt_rows;
+  return best == 0 ? ENGINE_CHUNK : min_i32(best, ENGINE_CHUNK_MAX);
+}
+
 void target_model_warmup(target_model *m, int32_t blocks) {
   const int32_t taps = m->taps.fc_tap_count;
   warmup_form forms[2 * FORMS];
   if (!m->device->prepares) return;
   if (m->fusion) warmup_fusion(m->fusion);
-  add_forms(forms, NULL);
-  add_forms(forms + FORMS, &m->taps);
-  lend_blocks(m->kv, min_i32(blocks, ENGINE_CHUNK / KV_BLOCK));
+  add_forms(forms, NULL, target_model_prompt_rows(m));
+  add_forms(forms + FORMS, &m->taps, ENGINE_CHUNK);
+  lend_blocks(m->kv, min_i32(blocks, ENGINE_CHUNK_MAX / KV_BLOCK));
   warmup_model(m->model, m->kv, 0, forms, taps > 0 ? 2 * FORMS : FORMS);
   lend_blocks(m->kv, 0);
 }

@@ -29,6 +29,8 @@ const grammar_vocabulary *target_model_vocabulary(void *context, err *e);
  * at most.
  */
 void target_model_warmup(target_model *m, int32_t blocks);
+/* Rows of a prompt that a forward reads where it has no others: ENGINE_CHUNK, or more. */
+int32_t target_model_prompt_rows(const target_model *m);
 void target_model_close(target_model *m); /* one that was never opened, or not wholly, is allowed */
 
 /* How the cache of a model with this arithmetic keeps its rows. */

@@ -146,8 +146,9 @@ void verifier_measure(verifier *v, const engine_results *results) {
   }
   x.us += (double)results->of[0].forward_us;
   x.unusual = results->of[0].prepared;
-  if (f->count == 1 && f->steps == 0 && f->picks[0].rows == ENGINE_CHUNK && !x.unusual)
-    speculation_read(&v->speculation, (double)f->picks[0].reads * ENGINE_CHUNK, x.us);
+  const int32_t rows = schedule_prompt_rows(&v->speculation);
+  if (f->count == 1 && f->steps == 0 && f->picks[0].rows == rows && !x.unusual)
+    speculation_read(&v->speculation, (double)f->picks[0].reads * rows, x.us);
   speculation_measured(&v->speculation, &x);
 }
 

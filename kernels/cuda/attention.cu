@@ -464,24 +464,47 @@ static bool rows_spread(const cuda_kv &kv, int32_t bucket, int32_t heads, int32_
          CUDA_ATTENTION_COUNTERS;
 }
 
-/* Rows of one sequence at a time share what they read. */
-static bool shares(const cuda_kv &kv, cuda_runs runs) {
-  return runs.rows > 1 && attention_runs_fit(kv);
+enum way { APART, RUNS, PREFILL }; /* attention.cu, attention_runs.cu, attention_prefill.cu */
+
+static way way_of(const cuda_kv &kv, cuda_runs runs) {
+  if (runs.rows > CUDA_RUN_ROWS) return PREFILL;
+  return runs.rows > 1 && attention_runs_fit(kv) ? RUNS : APART;
 }
 
 static bool spreads(const cuda_kv &kv, int32_t bucket, cuda_runs runs, int32_t heads, int32_t splits) {
-  return shares(kv, runs) ? attention_runs_spread(kv, runs, heads, splits)
-                          : rows_spread(kv, bucket, heads, splits);
+  switch (way_of(kv, runs)) {
+  case PREFILL:
+    return attention_prefill_spread(kv, runs, heads);
+  case RUNS:
+    return attention_runs_spread(kv, runs, heads, splits);
+  default:
+    return rows_spread(kv, bucket, heads, splits);
+  }
+}
+
+static int64_t cost_of(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits) {
+  switch (way_of(kv, runs)) {
+  case PREFILL:
+    return attention_prefill_cost(kv, runs, heads, splits);
+  case RUNS:
+    return attention_runs_cost(kv, runs, heads, splits);
+  default:
+    const int64_t blocks = (int64_t)runs.bucket * blocks_of(kv, heads, PACK_MAX) * splits;
+    return attention_cost(blocks, blocks_of_processor<PACK_MAX>, ROW_COST);
+  }
 }
 
 /* Where blocks are few, those of single rows end sooner: there are more of them, and each has less to do. */
-cuda_runs cuda_attention_runs(cuda_rows rows, cuda_runs runs, cuda_kv kv, int32_t heads, int32_t positions) {
+cuda_runs cuda_attention_runs(cuda_rows rows, cuda_runs runs, cuda_runs long_runs, cuda_kv kv, int32_t heads,
+                              int32_t positions) {
   const int32_t splits = attention_splits(positions);
-  const int64_t blocks = (int64_t)rows.bucket * blocks_of(kv, heads, PACK_MAX) * splits;
-  const int64_t apart = attention_cost(blocks, blocks_of_processor<PACK_MAX>, ROW_COST);
-  const bool pays = runs.rows >= ROWS_MIN && shares(kv, runs) &&
-                    attention_runs_cost(kv, runs, heads, splits) * 5 < apart * 4;
-  return pays ? runs : cuda_runs{rows.bucket, 1};
+  const cuda_runs apart = {rows.bucket, 1};
+  const auto cost = [&](cuda_runs r) { return cost_of(kv, r, heads, splits); };
+  cuda_runs best = apart;
+  if (runs.rows >= ROWS_MIN && way_of(kv, runs) == RUNS && cost(runs) * 5 < cost(apart) * 4) best = runs;
+  if (long_runs.rows > CUDA_RUN_ROWS && attention_prefill_fits(kv) && cost(long_runs) < cost(best))
+    best = long_runs;
+  return best;
 }
 
 size_t cuda_attention_floats(cuda_kv kv, int32_t bucket, cuda_runs runs, int32_t heads) {
@@ -525,8 +548,14 @@ void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_runs runs, cuda_kv
     j.partials = (attention_partial *)(scratch + CUDA_ATTENTION_COUNTERS);
     j.values = scratch + CUDA_ATTENTION_COUNTERS + partials * (sizeof(attention_partial) / sizeof(float));
   }
-  if (shares(kv, runs))
+  switch (way_of(kv, runs)) {
+  case PREFILL:
+    attention_put_prefill(stream, j, runs);
+    break;
+  case RUNS:
     attention_put_runs(stream, j, runs);
-  else
+    break;
+  default:
     put_rows(stream, j);
+  }
 }

@@ -1,5 +1,6 @@
-/* attention.cuh - what the two kernels of attention share: attention.cu, in which a block has one row, and
- * attention_runs.cu, in which a block has the rows of a sequence. ops.h says what they compute. */
+/* attention.cuh - what the kernels of attention share: attention.cu, in which a block has one row,
+ * attention_runs.cu, in which it has the few rows of a verify, and attention_prefill.cu, in which it has many
+ * rows of a prompt. ops.h says what they compute. */
 #pragma once
 
 #include "kernels/cuda/cache.cuh"
@@ -71,6 +72,24 @@ DEVICE_CODE bool attention_sees(const attention_view &v, int32_t from, int32_t t
   return before > 0 && from < v.spans[before - 1].end;
 }
 
+/* Bits of a chunk's positions from `from` on. */
+DEVICE_CODE uint32_t attention_bits_from(int32_t begin, int32_t from) {
+  return from <= begin ? ~0u : from >= begin + OPS_CHUNK ? 0 : ~0u << (from - begin);
+}
+
+/* What the row sees of the chunk that begins at position `begin`, a bit for each position. */
+DEVICE_CODE uint32_t attention_seen(const attention_view &v, int32_t begin) {
+  const int32_t before = attention_spans_before(v, begin + 1);
+  uint32_t seen = 0;
+  DEVICE_NO_UNROLL
+  for (int32_t i = before > 0 ? before - 1 : 0; i < v.count; i++) {
+    const ops_span span = v.spans[i];
+    if (span.first >= begin + OPS_CHUNK) break;
+    seen |= attention_bits_from(begin, span.first) & ~attention_bits_from(begin, span.end);
+  }
+  return seen;
+}
+
 /* Index of (row, query head) in q and y, in heads. */
 DEVICE_CODE size_t attention_head_at(const attention_job &j, int32_t row, int32_t head) {
   return (size_t)row * (size_t)j.heads + (size_t)head;
@@ -88,6 +107,18 @@ DEVICE_CODE float attention_largest(float x, int lanes) {
   DEVICE_UNROLL for (int by = DEVICE_LANES / 2; by > 0; by /= 2) if (by < lanes) x =
       attention_larger(__shfl_xor_sync(~0u, x, by), x);
   return x;
+}
+
+/* A chunk's scores of one lane, CPU_LANES apart, become weights; returns what the lane adds to its sum. seen:
+ * bit 0 is the first one's. */
+DEVICE_CODE float attention_weigh_chunk(float *scores, uint32_t seen, float most) {
+  float e[ATTENTION_FOUR];
+  DEVICE_UNROLL for (int k = 0; k < ATTENTION_FOUR; k++) {
+    const float x = cpu_exp(scores[k * CPU_LANES] - most);
+    e[k] = seen >> k * CPU_LANES & 1 ? x : 0.0f;
+    scores[k * CPU_LANES] = e[k];
+  }
+  return (e[0] + e[2]) + (e[1] + e[3]);
 }
 
 DEVICE_CODE float attention_joined(float before, float split, cpu_factors f) {
@@ -205,3 +236,9 @@ void attention_put_runs(cudaStream_t stream, const attention_job &j, cuda_runs r
 int64_t attention_runs_cost(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits);
 /* Has it a block for each split, rather than for all of them, and so needs partials? */
 bool attention_runs_spread(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits);
+
+/* The same of attention_prefill.cu, for runs of committed rows. */
+bool attention_prefill_fits(const cuda_kv &kv);
+void attention_put_prefill(cudaStream_t stream, const attention_job &j, cuda_runs runs);
+int64_t attention_prefill_cost(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits);
+bool attention_prefill_spread(const cuda_kv &kv, cuda_runs runs, int32_t heads);

@@ -1,4 +1,4 @@
-/* attention_runs.cu - attention of the rows of a sequence, which share what they read (attention.cuh).
+/* attention_runs.cu - attention of some rows of a sequence, which share what they read (attention.cuh).
  *
  * A block takes QUERIES of a run's queries: a query is a row and a head of one key-value head's group. Each
  * lane scores two positions against all of them, and so reads each key once; then each warp sums all
@@ -131,26 +131,13 @@ template <class P> DEVICE_CODE void find_rows(run_job &b) {
 
 /* --- what the rows see of a split --- */
 
-/* Bits of a chunk's positions from `from` on. */
-DEVICE_CODE uint32_t bits_from(int32_t begin, int32_t from) {
-  return from <= begin ? ~0u : from >= begin + OPS_CHUNK ? 0 : ~0u << (from - begin);
-}
-
 /* A thread looks for one row at one chunk. */
 template <class P> DEVICE_CODE void look(const run_job &b, int32_t split) {
   run_memory<P> &memory = run_shared<P>();
   const int32_t r = (int32_t)threadIdx.x / CHUNKS, c = (int32_t)threadIdx.x % CHUNKS;
   if (r >= b.run.count) return;
-  const attention_view v = attention_view_of(b.j, b.run.first + r);
-  const int32_t begin = split * OPS_SPLIT + c * OPS_CHUNK, before = attention_spans_before(v, begin + 1);
-  uint32_t seen = 0;
-  DEVICE_NO_UNROLL
-  for (int32_t i = before > 0 ? before - 1 : 0; i < v.count; i++) {
-    const ops_span span = v.spans[i];
-    if (span.first >= begin + OPS_CHUNK) break;
-    seen |= bits_from(begin, span.first) & ~bits_from(begin, span.end);
-  }
-  memory.seen[r][c] = seen;
+  memory.seen[r][c] =
+      attention_seen(attention_view_of(b.j, b.run.first + r), split * OPS_SPLIT + c * OPS_CHUNK);
 }
 
 /* Where row r has a position: a committed row of the cache, or ~ a staged one. */
@@ -321,17 +308,6 @@ template <class P> DEVICE_CODE void score_ragged(const run_job &b, int32_t split
 
 /* --- weights --- */
 
-/* A chunk's four weights of one lane, and what the lane adds to its sum. */
-DEVICE_CODE float weigh_chunk(float *scores, uint32_t seen, float most) {
-  float e[FOUR];
-  DEVICE_UNROLL for (int k = 0; k < FOUR; k++) {
-    const float x = cpu_exp(scores[k * LANES] - most);
-    e[k] = seen >> k * LANES & 1 ? x : 0.0f;
-    scores[k * LANES] = e[k];
-  }
-  return (e[0] + e[2]) + (e[1] + e[3]);
-}
-
 /* Lane i of a query's sum: positions i, i + 8, i + 16 and i + 24 of each chunk. PARTS threads have EACH
  * chunks of it, and what one of them has of the sum goes on to the next. */
 template <class P> DEVICE_CODE void weigh() {
@@ -348,7 +324,7 @@ template <class P> DEVICE_CODE void weigh() {
   }
   most = attention_largest(most, P::PARTS * LANES);
   DEVICE_UNROLL for (int c = 0; c < P::EACH; c++) sums[c] =
-      weigh_chunk(scores + c * OPS_CHUNK, seen[c] >> i, most);
+      attention_weigh_chunk(scores + c * OPS_CHUNK, seen[c] >> i, most);
   DEVICE_UNROLL for (int turn = 0; turn < P::PARTS; turn++) {
     const float before = __shfl_up_sync(~0u, sum, LANES);
     if (turn != part) continue;

@@ -20,9 +20,11 @@ typedef struct cuda_view {
   const ops_span *spans;
 } cuda_view;
 
-#define CUDA_RUN_ROWS 8
+#define CUDA_RUN_ROWS      8
+#define CUDA_LONG_RUN_ROWS 32
 
-/* Rows [first, first + count) of a batch, which are of one sequence; at most CUDA_RUN_ROWS. */
+/* Rows [first, first + count) of a batch, which are of one sequence; at most CUDA_RUN_ROWS, or of long runs
+ * CUDA_LONG_RUN_ROWS. */
 typedef struct cuda_run {
   int32_t first, count;
 } cuda_run;
@@ -36,7 +38,8 @@ typedef struct cuda_batch {
   const ops_sampling *choices; /* [head_count - logit_count] */
   const int32_t *capture_rows; /* [capture_count] */
   const cuda_run *runs;        /* [run_count]: all rows, in their order */
-  int32_t row_count, head_count, logit_count, capture_count, run_count;
+  const cuda_run *long_runs;   /* [long_run_count], likewise; count 0: some rows are staged */
+  int32_t row_count, head_count, logit_count, capture_count, run_count, long_run_count;
 } cuda_batch;
 
 /* The rows that a kernel works on: the batch's, or those that go through the output head. */
@@ -193,9 +196,10 @@ void cuda_rope_store(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t la
 
 #define CUDA_ATTENTION_COUNTERS 128 /* floats of scratch that are zeros before and after each attention */
 
-/* What cuda_attention shall be given: these runs, or, where rows are faster each by itself, runs of one row.
- */
-cuda_runs cuda_attention_runs(cuda_rows rows, cuda_runs runs, cuda_kv kv, int32_t heads, int32_t positions);
+/* What cuda_attention shall be given: these runs, or those long ones (of 0 rows: there are none), or, where
+ * rows are faster each by itself, runs of one row. */
+cuda_runs cuda_attention_runs(cuda_rows rows, cuda_runs runs, cuda_runs long_runs, cuda_kv kv, int32_t heads,
+                              int32_t positions);
 
 /* Floats of scratch that cuda_attention needs, whatever `positions` is. Nothing else uses this memory, and
  * the counters at its beginning are zeros before the first attention. */

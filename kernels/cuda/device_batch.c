@@ -31,7 +31,7 @@ static size_t block_bytes(const ops_batch *b) {
   bytes += padded(rows * sizeof *b->rows) + padded((size_t)b->path_length * sizeof *b->paths);
   for (int32_t i = 0; i < b->view_count; i++)
     bytes += padded((rows + 1) * sizeof(int32_t)) + padded((size_t)span_count(b, i) * sizeof(ops_span));
-  bytes += padded(rows * sizeof(cuda_run)); /* at most */
+  bytes += 2 * padded(rows * sizeof(cuda_run)); /* at most: runs, and long ones */
   bytes += padded((size_t)b->head_count * sizeof *b->head_rows);
   bytes += padded((size_t)b->capture_count * sizeof *b->capture_rows);
   bytes += padded((size_t)b->rank_count * sizeof(cuda_ranking));
@@ -105,29 +105,36 @@ static void put_rankings(cuda_upload *u, const ops_batch *b) {
   to->bias_values = put(u, b->bias_values, (size_t)b->bias_count, sizeof *b->bias_values);
 }
 
-/* Rows from `first` on that are of one sequence. */
-static int32_t run_length(const ops_batch *b, int32_t first) {
+/* Rows from `first` on that are of one sequence, `most` of them at most. */
+static int32_t run_length(const ops_batch *b, int32_t first, int32_t most) {
   int32_t count = 1;
-  while (count < CUDA_RUN_ROWS && first + count < b->row_count &&
+  while (count < most && first + count < b->row_count &&
          b->rows[first + count].sequence == b->rows[first].sequence)
     count++;
   return count;
 }
 
-/* Returns how many there are and how long the longest is, rounded up. */
-static cuda_runs put_runs(cuda_upload *u, const ops_batch *b) {
-  cuda_batch *to = (cuda_batch *)u->host;
+/* Of `most` rows at most. *sizes: how many there are and how long the longest is, rounded up. */
+static const cuda_run *put_runs(cuda_upload *u, const ops_batch *b, int32_t most, int32_t *count,
+                                cuda_runs *sizes) {
   cuda_run *runs = (cuda_run *)(u->host + u->used);
   int32_t longest = 0;
-  for (int32_t first = 0; first < b->row_count; first += runs[to->run_count++].count) {
-    runs[to->run_count] = (cuda_run){first, run_length(b, first)};
-    if (runs[to->run_count].count > longest) longest = runs[to->run_count].count;
+  for (int32_t first = 0; first < b->row_count; first += runs[(*count)++].count) {
+    runs[*count] = (cuda_run){first, run_length(b, first, most)};
+    if (runs[*count].count > longest) longest = runs[*count].count;
   }
-  to->runs = put_room(u, (size_t)to->run_count * sizeof *runs);
-  return (cuda_runs){cuda_batch_bucket(to->run_count), cuda_batch_bucket(longest)};
+  *sizes = (cuda_runs){cuda_batch_bucket(*count), cuda_batch_bucket(longest)};
+  return put_room(u, (size_t)*count * sizeof *runs);
 }
 
-static cuda_runs put_batch(cuda_upload *u, const ops_batch *b) {
+static int32_t count_staged(const ops_batch *b) {
+  int32_t staged = 0;
+  for (int32_t i = 0; i < b->row_count; i++) staged += b->rows[i].path_count > 0;
+  return staged;
+}
+
+static void put_batch(cuda_forward *f, const ops_batch *b) {
+  cuda_upload *u = &f->upload;
   cuda_batch *to = (cuda_batch *)u->host;
   size_t rows = (size_t)b->row_count;
   memset(to, 0, sizeof *to);
@@ -146,7 +153,10 @@ static cuda_runs put_batch(cuda_upload *u, const ops_batch *b) {
   }
   to->paths = put(u, b->paths, (size_t)b->path_length, sizeof *b->paths);
   put_rankings(u, b);
-  return put_runs(u, b);
+  to->runs = put_runs(u, b, CUDA_RUN_ROWS, &to->run_count, &f->runs);
+  f->staged = count_staged(b);
+  f->long_runs = (cuda_runs){0, 0};
+  if (f->staged == 0) to->long_runs = put_runs(u, b, CUDA_LONG_RUN_ROWS, &to->long_run_count, &f->long_runs);
 }
 
 const cuda_rank_batch *cuda_batch_rankings(const cuda_device *d) {
@@ -198,12 +208,6 @@ static cuda_rows rows_of(const cuda_device *d, int32_t count, bool head) {
   return r;
 }
 
-static int32_t count_staged(const ops_batch *b) {
-  int32_t staged = 0;
-  for (int32_t i = 0; i < b->row_count; i++) staged += b->rows[i].path_count > 0;
-  return staged;
-}
-
 /* Rounded up, so that a graph serves until a sequence is twice as long. */
 static int32_t positions_of(const device_kv *k, const ops_batch *b) {
   int32_t end = 0, positions = POSITIONS_AT_FIRST;
@@ -224,7 +228,6 @@ static void note_batch(cuda_device *d, device_kv *k, const ops_batch *b) {
   f->captures_made = 0;
   f->supplies.used = 0;
   f->attending.heads = 0;
-  f->staged = count_staged(b);
   f->rows = rows_of(d, b->row_count, false);
   f->head = rows_of(d, b->head_count, true);
   f->op_count = 0;
@@ -256,7 +259,7 @@ bool cuda_batch_begin(device *base, device_kv *k, const ops_batch *b) {
   f->failed = d->lost || !cuda_batch_upload_grow(d, &f->upload, block_bytes(b)) ||
               !head_grow(d, b->head_count) || !ranked_grow(d, b->rank_count);
   if (f->failed) return false;
-  f->runs = put_batch(&f->upload, b);
+  put_batch(f, b);
   note_batch(d, k, b);
   f->failed = !send_batch(d);
   f->begun = !f->failed;

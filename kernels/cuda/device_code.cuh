@@ -71,6 +71,19 @@ DEVICE_CODE float device_half(uint32_t bits) {
 #endif
 }
 
+/* Both numbers of a pair. The compiler reads each half in place, which it does not where it loads them apart.
+ */
+DEVICE_CODE void device_halves(uint32_t pair, float *low, float *high) {
+#ifdef __CUDACC__
+  asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+      : "=f"(*low), "=f"(*high)
+      : "r"(pair));
+#else
+  *low = device_half(pair & 0xffff);
+  *high = device_half(pair >> 16);
+#endif
+}
+
 /* Selects four of the eight bytes of (low, high), by the low three bits of the nibbles of `which`. */
 DEVICE_CODE uint32_t device_bytes(uint32_t low, uint32_t high, uint32_t which) {
 #ifdef __CUDACC__

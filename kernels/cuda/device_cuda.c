@@ -11,6 +11,7 @@
 
 #define DEVICES_MAX      16
 #define CAPABILITY_MAJOR 8                    /* of the oldest devices that the kernels are compiled for */
+#define PROMPT_ROWS      512                  /* of a forward: with fewer the processors do not all work */
 #define LOSE_VARIABLE    "TANDEM_CUDA_LOSE"   /* tests: the forward, counted from 1, at which it is lost */
 #define GRAPHS_VARIABLE  "TANDEM_CUDA_GRAPHS" /* 0: ops are launched one by one, for debugging */
 
@@ -216,6 +217,7 @@ static int start(cuda_device *d, const device_options *o, err *e) {
   d->limit = o->memory;
   d->lose_at = lose && d->mem ? strtoull(lose, NULL, 10) : 0; /* not that of a self-test */
   d->use_graphs = !graphs || strcmp(graphs, "0") != 0;
+  d->base.prompt_rows = PROMPT_ROWS;
   d->base.prepares = d->use_graphs && d->lose_at == 0; /* a loss is counted from the first real forward */
   for (int32_t i = 0; o->cpus && i < o->cpu_count && i < OPS_THREADS_MAX; i++)
     d->pin[d->pin_count++] = o->cpus[i];

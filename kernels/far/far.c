@@ -84,8 +84,10 @@ int far_open(device **out, device *inner, err *e) {
   f->inner = inner;
   f->faults = faults;
   make_table(f);
-  f->base = (device){&f->table, inner->counters, inner->math, inner->threads,
-                     inner->prepares && !text}; /* faults are counted from the first real forward */
+  f->base = (device){
+      &f->table,         inner->counters,          inner->math,
+      inner->threads,    inner->prepares && !text, /* faults are counted from the first real forward */
+      inner->prompt_rows};
   *out = &f->base;
   return ERR_OK;
 }

@@ -192,12 +192,12 @@ struct test_batch {
   cuda_runs runs; /* how many there are, and how long the longest is */
 };
 
-/* Of rows that follow each other and are of one sequence. */
-static inline std::vector<cuda_run> runs_of(const std::vector<ops_row> &rows) {
+/* Of rows that follow each other and are of one sequence, `most` at a time. */
+static inline std::vector<cuda_run> runs_of(const std::vector<ops_row> &rows, int32_t most) {
   std::vector<cuda_run> runs;
   for (int32_t i = 0; i < (int32_t)rows.size(); i++) {
     const bool more = i > 0 && rows[(size_t)i].sequence == rows[(size_t)i - 1].sequence;
-    if (!more || runs.back().count == CUDA_RUN_ROWS) runs.push_back({i, 0});
+    if (!more || runs.back().count == most) runs.push_back({i, 0});
     runs.back().count++;
   }
   return runs;
@@ -226,13 +226,23 @@ static inline void upload_batch(test_batch *b) {
   batch.views[0].first = to_device(first);
   batch.views[0].spans = to_device(spans);
   batch.row_count = (int32_t)b->rows.size();
-  const std::vector<cuda_run> runs = runs_of(b->rows);
+  const std::vector<cuda_run> runs = runs_of(b->rows, CUDA_RUN_ROWS);
   batch.runs = to_device(runs);
   batch.run_count = b->runs.bucket = (int32_t)runs.size();
   for (const cuda_run &r : runs) b->runs.rows = r.count > b->runs.rows ? r.count : b->runs.rows;
+  if (b->paths.empty()) {
+    const std::vector<cuda_run> long_runs = runs_of(b->rows, CUDA_LONG_RUN_ROWS);
+    batch.long_runs = to_device(long_runs);
+    batch.long_run_count = (int32_t)long_runs.size();
+  }
   b->device = to_device(&batch, 1);
-  b->memory = {(void *)batch.rows,           (void *)batch.paths, (void *)batch.views[0].first,
-               (void *)batch.views[0].spans, (void *)batch.runs,  b->device};
+  b->memory = {(void *)batch.rows,
+               (void *)batch.paths,
+               (void *)batch.views[0].first,
+               (void *)batch.views[0].spans,
+               (void *)batch.runs,
+               (void *)batch.long_runs,
+               b->device};
 }
 
 static inline void free_batch(test_batch *b) {

@@ -83,7 +83,7 @@ static void keep_states(world *w, const engine_job *j, const int32_t *tokens, en
 
 static engine_result engine_fuses(world *w, const engine_job *j) {
   engine_result out = {.kind = j->kind, .serial = j->serial, .code = w->fail, .feature_base = j->kv_length};
-  int32_t tokens[ENGINE_CHUNK];
+  int32_t tokens[ENGINE_CHUNK_MAX];
   w->fail = 0;
   if (out.code) return out;
   size_t columns = (size_t)j->taps.count * TAP_EMBED;
@@ -154,7 +154,7 @@ void check_job(world *w, const engine_job *j) {
     return;
   }
   if (j->kind == ENGINE_PREFILL) {
-    assert_true(j->count <= ENGINE_CHUNK);
+    assert_true(j->count <= ENGINE_CHUNK_MAX);
     assert_true(j->kv_length + j->count <= c->length - 1);
     assert_memory_equal(j->tokens, &c->tokens[j->kv_length], (size_t)j->count * sizeof(int32_t));
     return;

@@ -169,6 +169,12 @@ static void check_queries(test_cache *c, test_batch *b, int32_t heads, const std
       {b->runs.bucket, longest}, {b->runs.bucket, CUDA_RUN_ROWS}, {300, CUDA_RUN_ROWS}};
   for (const cuda_runs &runs : grids) /* a block for each split, twice, and one for all of them */
     check_grid(c, *b, heads, {runs.bucket * runs.rows, runs, c->kv.context}, q, expected);
+  const bool has_long = b->paths.empty() && c->kv.type == OPS_KV_F16 &&
+                        (c->kv.head_dim == 64 || c->kv.head_dim == 128); /* attention_prefill.cu */
+  for (int32_t bucket : {rows / CUDA_LONG_RUN_ROWS + 1, 300})
+    if (has_long)
+      check_grid(c, *b, heads, {bucket * CUDA_LONG_RUN_ROWS, {bucket, CUDA_LONG_RUN_ROWS}, c->kv.context}, q,
+                 expected);
   free_batch(b);
   free_cache(c);
 }
@@ -298,6 +304,8 @@ static void a_prefilled_row_sees_no_later_one(void **state) {
   check(default_shape, prompt(505, 15, 510));
   check(default_shape, prompt(0, 3, 1000));
   check({OPS_KV_F16, 8, 1, 128}, prompt(250, 17, 40));
+  check({OPS_KV_F16, 6, 2, 64}, prompt(475, 70, 10000)); /* a block's last row begins a tile */
+  check({OPS_KV_F16, 1, 1, 128}, prompt(0, 40, 10000));
 }
 
 /* Rows that see other gaps than their neighbours, and one of them nothing of most splits. */
@@ -353,7 +361,7 @@ static void runs_are_taken_where_they_pay(void **state) {
   const cuda_kv odd = make_cache(OPS_KV_F16, 1, 2, 96, 1, CONTEXT, STAGE).kv;
   const int32_t many = 4096;
   const auto rows_of = [](const cuda_kv &kv, int32_t runs, int32_t rows) {
-    return cuda_attention_runs({NULL, runs * rows, false}, {runs, rows}, kv, 4, CONTEXT).rows;
+    return cuda_attention_runs({NULL, runs * rows, false}, {runs, rows}, {0, 0}, kv, 4, CONTEXT).rows;
   };
   assert_int_equal(rows_of(f16, many, 8), 8);
   assert_int_equal(rows_of(f16, many, 4), 4);
@@ -361,19 +369,44 @@ static void runs_are_taken_where_they_pay(void **state) {
   assert_int_equal(rows_of(f16, 1, 1), 1);
   assert_int_equal(rows_of(f32, many, 8), 1);
   assert_int_equal(rows_of(odd, many, 8), 1);
-  assert_int_equal(cuda_attention_runs({NULL, 8, false}, {1, 8}, f16, 4, SPLIT).rows, 1);
-  assert_int_equal(cuda_attention_runs({NULL, 5, false}, {1, 2}, f16, 4, SPLIT).bucket, 5);
+  assert_int_equal(cuda_attention_runs({NULL, 8, false}, {1, 8}, {0, 0}, f16, 4, SPLIT).rows, 1);
+  assert_int_equal(cuda_attention_runs({NULL, 5, false}, {1, 2}, {0, 0}, f16, 4, SPLIT).bucket, 5);
+}
+
+static void long_runs_are_taken_where_they_pay(void **state) {
+  (void)state;
+  const cuda_kv f16 = make_cache(OPS_KV_F16, 1, 2, 64, 1, CONTEXT, STAGE).kv;
+  const cuda_kv f32 = make_cache(OPS_KV_F32, 1, 2, 64, 1, CONTEXT, STAGE).kv;
+  const cuda_kv wide = make_cache(OPS_KV_F16, 1, 2, 256, 1, CONTEXT, STAGE).kv;
+  const auto rows_of = [](const cuda_kv &kv, int32_t runs, int32_t rows) {
+    return cuda_attention_runs({NULL, 4096, false}, {512, 8}, {runs, rows}, kv, 8, CONTEXT).rows;
+  };
+  assert_int_equal(rows_of(f16, 128, CUDA_LONG_RUN_ROWS), CUDA_LONG_RUN_ROWS);
+  assert_int_equal(rows_of(f16, 0, 0), 8);                    /* some are staged */
+  assert_int_equal(rows_of(f16, 512, CUDA_LONG_RUN_ROWS), 8); /* most of them are not long */
+  assert_int_equal(rows_of(f32, 128, CUDA_LONG_RUN_ROWS), 1);
+  assert_true(rows_of(wide, 128, CUDA_LONG_RUN_ROWS) < CUDA_LONG_RUN_ROWS);
+#ifndef __CUDACC__
+  const cuda_kv large = make_cache(OPS_KV_F16, 1, 2, 128, 1, CONTEXT, STAGE).kv;
+  const int before = shim::shared_max;
+  assert_int_equal(rows_of(large, 128, CUDA_LONG_RUN_ROWS), CUDA_LONG_RUN_ROWS);
+  shim::shared_max = 99 << 10;
+  assert_true(rows_of(large, 128, CUDA_LONG_RUN_ROWS) < CUDA_LONG_RUN_ROWS);
+  shim::shared_max = before;
+#endif
 }
 
 /* Zero times an infinite value is no number: the rows before it do not multiply it at all. */
 static void an_infinity_in_a_later_value_is_not_seen(void **state) {
   (void)state;
-  test_batch b = prompt(40, 6, 1000);
-  test_cache c = make_cache(OPS_KV_F16, LAYERS, 3, 64, 2, CONTEXT, STAGE);
-  fill_seen(&c, b);
-  for (int32_t p : {44, 45})
-    for (int32_t d = 0; d < 64; d++) *value_bits(&c, {false, committed_row(c, 0, p)}, 1, d) = F16_INFINITY;
-  check_filled(&c, &b, 9, 1);
+  for (int32_t rows : {6, 30}) { /* the last ones see all of a chunk */
+    test_batch b = prompt(44, rows, 1000);
+    test_cache c = make_cache(OPS_KV_F16, LAYERS, 3, 64, 2, CONTEXT, STAGE);
+    fill_seen(&c, b);
+    for (int32_t p : {48, 49})
+      for (int32_t d = 0; d < 64; d++) *value_bits(&c, {false, committed_row(c, 0, p)}, 1, d) = F16_INFINITY;
+    check_filled(&c, &b, 9, 1);
+  }
 }
 
 /* Scores so far apart that weights underflow, and splits that outweigh each other. */
@@ -457,6 +490,7 @@ static void new_rows_are_read_after_the_wait(void **state) {
   check_wait_of(prompt(SPLIT, 2, CONTEXT),
                 {200, CUDA_RUN_ROWS}); /* the first row's line is in the split before */
   check_wait_of(prompt(SPLIT + 20, 2, CONTEXT), {200, CUDA_RUN_ROWS});
+  check_wait_of(prompt(SPLIT + 20, 2, CONTEXT), {200, CUDA_LONG_RUN_ROWS});
 }
 #endif
 
@@ -470,6 +504,9 @@ static void a_nan_in_a_key_weighs_nothing(void **state) {
 }
 
 int main(void) {
+#ifndef __CUDACC__
+  shim::shared_max = 227 << 10;
+#endif
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(rows_of_every_length),
       cmocka_unit_test(heads_of_every_shape),
@@ -482,6 +519,7 @@ int main(void) {
       cmocka_unit_test(paths_of_a_run_are_long),
       cmocka_unit_test(a_run_has_appended_rows_and_a_tree),
       cmocka_unit_test(runs_are_taken_where_they_pay),
+      cmocka_unit_test(long_runs_are_taken_where_they_pay),
       cmocka_unit_test(an_infinity_in_a_later_value_is_not_seen),
       cmocka_unit_test(large_scores_are_rescaled),
       cmocka_unit_test(chunks_of_negative_zeros_are_added_to_zero),

@@ -403,6 +403,34 @@ static void test_prompts_share_a_forward_by_turns(void **state) {
   assert_int_equal(prompt_rows(&f), ENGINE_CHUNK);
 }
 
+/* Where the device does best with many rows and nobody is held up, a forward reads as many; of a prompt whose
+ * features a draft wants no more than before. */
+static void test_a_prompt_alone_is_read_in_large_pieces(void **state) {
+  session_store *s = *state;
+  const speculation_shared wide = {.prompt_rows = 300};
+  session *a = ready(s, 1, 400);
+  schedule_rotation rotation = {0};
+  schedule f;
+  a->cache.rows = 0;
+  schedule_forward(s, &wide, &rotation, NOW, &f);
+  assert_int_equal(f.count, 1);
+  assert_int_equal(f.picks[0].rows, 300);
+  a->drafts.features.taps.count = 3;
+  schedule_forward(s, &wide, &rotation, NOW, &f);
+  assert_int_equal(f.picks[0].rows, ENGINE_CHUNK);
+  a->drafts.features.taps.count = 0;
+  session *b = ready(s, 2, 10);
+  assert_non_null(session_draft_take(b, 10));
+  b->speculation.wait_until_us = NOW + 700; /* its nodes may come at any moment */
+  schedule_forward(s, &wide, &rotation, NOW, &f);
+  assert_int_equal(f.count, 1);
+  assert_int_equal(f.picks[0].rows, ENGINE_CHUNK);
+  b->speculation.wait_until_us = 0;
+  schedule_forward(s, &wide, &rotation, NOW, &f);
+  assert_int_equal(f.steps, 1);
+  assert_int_equal(prompt_rows(&f), POLICY_BESIDE_ROWS);
+}
+
 /* A session that waits holds up nobody; and when all wait, the earliest end counts. */
 static void test_a_session_that_waits_holds_up_nobody(void **state) {
   session_store *s = *state;
@@ -489,6 +517,7 @@ int main(void) {
       CASE(test_a_prompt_waits_a_moment_for_the_draft_that_is_expected),
       CASE(test_the_end_of_a_prompt_measures_a_verify),
       CASE(test_prompts_share_a_forward_by_turns),
+      CASE(test_a_prompt_alone_is_read_in_large_pieces),
       CASE(test_rows_in_lockstep_are_limited),
       CASE(test_a_session_that_waits_holds_up_nobody),
       CASE(test_steps_leave_processors_to_a_draft_beside_them),

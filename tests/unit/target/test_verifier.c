@@ -1,11 +1,12 @@
 /* libs: target wire speculative base */
 #include "tests/support/target_world.h"
 
-static void test_a_prompt_is_prefilled_in_chunks(void **state) {
-  world *w = *state;
+/* most: rows that the device does best with. */
+static void check_chunks(world *w, int32_t most, int32_t expected) {
   enum { LENGTH = 2 * ENGINE_CHUNK + 45 };
   int32_t prompt[LENGTH];
   for (int32_t i = 0; i < LENGTH; i++) prompt[i] = i % VOCAB;
+  target_speculation(w->t)->prompt_rows = most;
   say_and_open(w, open_message(S, 1, prompt, LENGTH));
   int32_t rows = 0, chunks = 0;
   while (take_job(w) && w->job.kind == ENGINE_PREFILL) {
@@ -15,12 +16,20 @@ static void test_a_prompt_is_prefilled_in_chunks(void **state) {
     give_result(w);
   }
   assert_int_equal(rows, LENGTH - 1);
-  assert_int_equal(chunks, 3);
+  assert_int_equal(chunks, expected);
   assert_int_equal(w->job.kind, ENGINE_VERIFY);
   assert_int_equal(w->job.kv_length, LENGTH - 1);
   assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
   give_result(w);
   assert_int_equal(rig_last(&w->r, ORCH, MSG_TOKENS)->u.tokens.base_length, LENGTH);
+}
+
+static void test_a_prompt_is_prefilled_in_chunks(void **state) {
+  check_chunks(*state, 0, 3);
+}
+
+static void test_chunks_are_as_large_as_the_device_wants(void **state) {
+  check_chunks(*state, 200, 2);
 }
 
 static void test_a_prompt_of_one_token_has_no_rows(void **state) {
@@ -279,6 +288,7 @@ static void test_a_single_token_request_accepts_no_node(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_a_prompt_is_prefilled_in_chunks),
+      CASE(test_chunks_are_as_large_as_the_device_wants),
       CASE(test_a_prompt_of_one_token_has_no_rows),
       CASE(test_a_job_carries_the_request),
       CASE(test_a_job_under_way_keeps_its_history_and_bias),

@@ -7,7 +7,7 @@
 #include "wire/message.h"
 
 #define ENGINE_ROWS_MAX (WIRE_BUDGET_MAX + 1) /* rows of a verify: root and nodes */
-#define ENGINE_CHUNK    128                   /* rows of one prefill job */
+#define ENGINE_CHUNK    128                   /* rows of a prefill job, as a rule */
 /* Of one that holds up nobody, on a device that does best with more (device.h: prompt_rows) */
 #define ENGINE_CHUNK_MAX 512
 #define ENGINE_JOBS_MAX  32 /* of a batch; their rows together are MODEL_ROWS_MAX at most */

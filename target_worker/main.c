@@ -138,7 +138,8 @@ static void compute(void *context, const void *batch, void *results) {
 static void begin(void *context) {
   program *p = context;
   const flag_values *a = &p->arguments.given;
-  if (!a->no_warmup) target_model_warmup(&p->model, min_i32(a->kv_blocks, a->context / KV_BLOCK));
+  const int32_t each = a->context / KV_BLOCK; /* of a sequence; a static cache is not made of blocks */
+  if (!a->no_warmup) target_model_warmup(&p->model, a->kv_blocks ? min_i32(a->kv_blocks, each) : each);
 }
 
 static int open_trace(program *p, err *e) {

@@ -159,9 +159,9 @@ static void pick_prefills(const session_store *store, const speculation_shared *
     uint64_t until;
     if (schedule_session(s, now_us, &until) != SCHEDULE_PREFILL) continue;
     int32_t left = s->committed.length - 1 - s->cache.rows;
-    int32_t most = s->drafts.features.taps.count > 0 ? min_i32(rows, ENGINE_CHUNK) : rows;
-    int32_t count = min_i32(most, left);
-    if (may_measure(s, out)) count = speculation_prompt_rows(all, left, most, &out->measures);
+    if (s->drafts.features.taps.count > 0) rows = min_i32(rows, ENGINE_CHUNK);
+    int32_t count = min_i32(rows, left);
+    if (may_measure(s, out)) count = speculation_prompt_rows(all, left, rows, &out->measures);
     schedule_pick *pick = &out->picks[out->count++];
     pick->slot = i;
     pick->kind = SCHEDULE_PREFILL;

@@ -147,12 +147,13 @@ int32_t target_model_prompt_rows(const target_model *m) {
 
 void target_model_warmup(target_model *m, int32_t blocks) {
   const int32_t taps = m->taps.fc_tap_count;
+  const int32_t lent = min_i32(blocks, ENGINE_CHUNK_MAX / KV_BLOCK);
   warmup_form forms[2 * FORMS];
   if (!m->device->prepares) return;
   if (m->fusion) warmup_fusion(m->fusion);
-  add_forms(forms, NULL, target_model_prompt_rows(m));
+  add_forms(forms, NULL, min_i32(target_model_prompt_rows(m), lent * KV_BLOCK));
   add_forms(forms + FORMS, &m->taps, ENGINE_CHUNK);
-  lend_blocks(m->kv, min_i32(blocks, ENGINE_CHUNK_MAX / KV_BLOCK));
+  lend_blocks(m->kv, lent);
   warmup_model(m->model, m->kv, 0, forms, taps > 0 ? 2 * FORMS : FORMS);
   lend_blocks(m->kv, 0);
 }

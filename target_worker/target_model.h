@@ -25,9 +25,8 @@ typedef struct target_model {
 int target_model_open(target_model *m, target_arguments *a, const logger *log, err *e);
 /* Of its tokens, for grammars: session_grammar_source.open, whose context is the target_model. */
 const grammar_vocabulary *target_model_vocabulary(void *context, err *e);
-/* On the engine's thread, before its first batch (warmup.h). blocks: of each sequence of a virtual cache,
- * at most.
- */
+/* On the engine's thread, before its first batch (warmup.h). blocks: of KV_BLOCK rows, that a sequence can
+ * have. */
 void target_model_warmup(target_model *m, int32_t blocks);
 /* Rows of a prompt that a forward reads where it has no others: ENGINE_CHUNK, or more. */
 int32_t target_model_prompt_rows(const target_model *m);

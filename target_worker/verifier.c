@@ -137,6 +137,12 @@ static speculation_forward carried(const schedule *f) {
   return x;
 }
 
+/* What a position costs is learnt from whole pieces. Large ones count as pieces of the usual size. */
+static void read_alone(verifier *v, const schedule_pick *pick, double us) {
+  if (pick->rows != ENGINE_CHUNK && pick->rows != schedule_prompt_rows(&v->speculation)) return;
+  speculation_read(&v->speculation, (double)pick->reads * ENGINE_CHUNK, us * ENGINE_CHUNK / pick->rows);
+}
+
 void verifier_measure(verifier *v, const engine_results *results) {
   const schedule *f = &v->forward;
   speculation_forward x = carried(f);
@@ -146,9 +152,8 @@ void verifier_measure(verifier *v, const engine_results *results) {
   }
   x.us += (double)results->of[0].forward_us;
   x.unusual = results->of[0].prepared;
-  const int32_t rows = schedule_prompt_rows(&v->speculation);
-  if (f->count == 1 && f->steps == 0 && f->picks[0].rows == rows && !x.unusual)
-    speculation_read(&v->speculation, (double)f->picks[0].reads * rows, x.us);
+  if (f->count == 1 && f->steps == 0 && !x.unusual) read_alone(v, &f->picks[0], x.us);
+  x.unusual |= x.prompt_rows > ENGINE_CHUNK; /* each of them took less than a row beside steps will */
   speculation_measured(&v->speculation, &x);
 }
 

@@ -416,9 +416,14 @@ static void test_a_prompt_alone_is_read_in_large_pieces(void **state) {
   assert_int_equal(f.count, 1);
   assert_int_equal(f.picks[0].rows, 300);
   a->drafts.features.taps.count = 3;
+  session *c = ready(s, 3, 400);
+  c->cache.rows = 0;
+  c->drafts.features.taps.count = 3;
   schedule_forward(s, &wide, &rotation, NOW, &f);
-  assert_int_equal(f.picks[0].rows, ENGINE_CHUNK);
-  a->drafts.features.taps.count = 0;
+  assert_int_equal(prompt_rows(&f), ENGINE_CHUNK); /* of both together */
+  a->drafts.features.taps.count = c->drafts.features.taps.count = 0;
+  c->cache.rows = 399;
+  c->finish.reason = 1; /* no more of it */
   session *b = ready(s, 2, 10);
   assert_non_null(session_draft_take(b, 10));
   b->speculation.wait_until_us = NOW + 700; /* its nodes may come at any moment */

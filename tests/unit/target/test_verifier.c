@@ -1,7 +1,7 @@
 /* libs: target wire speculative base */
 #include "tests/support/target_world.h"
 
-/* most: rows that the device does best with. */
+/* most: rows that the device does best with, 0: any. */
 static void check_chunks(world *w, int32_t most, int32_t expected) {
   enum { LENGTH = 2 * ENGINE_CHUNK + 45 };
   int32_t prompt[LENGTH];
@@ -17,6 +17,9 @@ static void check_chunks(world *w, int32_t most, int32_t expected) {
   }
   assert_int_equal(rows, LENGTH - 1);
   assert_int_equal(chunks, expected);
+  const average *us = &target_speculation(w->t)->costs.widths[0].us; /* of whole pieces */
+  assert_int_equal(us->count, expected - 1);
+  assert_int_equal((int)us->mean, most ? JOB_US * ENGINE_CHUNK / most : JOB_US);
   assert_int_equal(w->job.kind, ENGINE_VERIFY);
   assert_int_equal(w->job.kv_length, LENGTH - 1);
   assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);

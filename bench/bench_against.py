@@ -40,7 +40,7 @@ class Build:
     """One of the two, with its measurements: each method gives a figure, tok/s or microseconds."""
 
     def __init__(self, folder, model, work, threads):
-        self.run = types.SimpleNamespace(bin=folder, model=model, threads=threads)
+        self.run = types.SimpleNamespace(bin=folder, model=model, threads=threads, flags=())
         self.pair = Pair(self.run, work)
         self.work = work
 

@@ -29,7 +29,7 @@ from bench_network import DELAYS, LOSSY, ROW as FAR, head_file, measure_far, mea
 from bench_pair import (GOLDEN, PLAIN, PROMPTS, ROOT, SAMPLED, Method, Pair, Samples, golden_prompts, grouped_prompts,
                         prompt_of_tokens, speeds)
 from bench_peer import SETTINGS, Peer
-from bench_real_pair import ROW as REAL_PAIR, measure_real_pair
+from bench_real_pair import ROW as REAL_PAIR, measure_real_pair, of_pair
 from bench_sessions import measure_many, measure_next_turn, measure_prompt_beside
 from bench_suffix import measure_suffix
 from bench_table import (NGRAM_GROUPS, SESSIONS, Table, linear_limit_us, make_rows, markdown_table, plain_table, show,
@@ -72,6 +72,7 @@ class Run:
         self.peer = open_peer(o)
         self.read_rate, self.multiply_rate, self.instruction, self.lanes = None, None, "unknown", "unknown"
         self.numerics, self.variants, self.weight_bytes = "unknown", {}, None
+        self.flags = ()  # of all programs that have a model, beside those that a measurement gives
         self.details = []  # (title, lines) of tables beside the rows
         self.rounds = {}  # method: lines of OUT
 
@@ -492,7 +493,7 @@ def measure_all_methods(run, table):
 
 def measure_pair_of_models(run, table):
     with work_folder() as work:
-        measure_real_pair(run, table, work, run.size["heads"], turns, NO_PEER)
+        measure_real_pair(of_pair(run), table, work, run.size["heads"], turns, NO_PEER)
 
 
 def measure_shipping(run, table):

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """How near to its memory a GPU decodes: models of random weights, each step beside the time to read its
-weights at the rate that this run measured; and with --peer, a model file beside llama.cpp on the same GPU, by
-turns. Prints a table for people and, with --json, one JSON object a line, as bench_cpu.py does. A row that
-could not be measured has holds: false, and where one does not hold the status is 1: without a peer, always.
+weights at the rate that this run measured; with --peer, a model file beside llama.cpp on the same GPU, by
+turns; and with --draft, that file with a draft on a second GPU. Prints a table for people and, with --json,
+one JSON object a line, as bench_cpu.py does. A row that could not be measured has holds: false, and where one
+does not hold the status is 1: without a peer and a draft, always.
 
-  bench/bench_gpu.py [--device cuda:0] [--bin DIR] [--peer DIR --model FILE] [--quick] [--json FILE]
-                     [--markdown FILE]
+  bench/bench_gpu.py [--device cuda:0] [--bin DIR] [--model FILE [--peer DIR] [--draft FILE]
+                     [--draft-device cuda:1]] [--only ROW] [--quick] [--json FILE] [--markdown FILE]
 
-DIR of the peer is what `bench/get_peer.sh --cuda DIR` makes, FILE a GGUF that both read, for example
-models/Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf.
+DIR of the peer is what `bench/get_peer.sh --cuda DIR` makes, the files are GGUFs that both read, for example
+models/Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf and models/Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf. --only
+measures the parts with rows that begin so.
 """
 
 import argparse
@@ -17,7 +19,10 @@ import os
 import pathlib
 import statistics
 import sys
+import tempfile
 
+from bench_cublas import Cublas
+from bench_gpu_pair import GpuPair, make_pair_rows, pair_parts
 from bench_machine import Failure, command, say
 from bench_peer import Peer
 from bench_table import Table, least, markdown_table, most, plain_table, reported
@@ -40,6 +45,13 @@ WIDTHS = {
     "8B BF16": {8: (1.08, 1.04), 16: (1.1, 1.05), 32: (1.18, 1.1), 64: (1.35, 1.2)},
 }
 DECODES, PROMPTS = "plain decode over llama.cpp's", f"prompt of {PROMPT:,} tokens over llama.cpp's"
+SMALL, SMALL_MODEL = "plain decode, default model", ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
+BF16_PROMPT, BF16_MODEL = f"8B BF16, prompt of {PROMPT:,} tokens over cuBLAS's", "synth:llama-3.1-8b:BF16"
+BF16_ROWS, BF16_LAYERS = 256, 32
+BF16_LINEARS = {"linear q, k, v": (6144, 4096), "linear output": (4096, 4096),
+                "gate, up, swiglu": (2 * 14336, 4096), "linear down": (4096, 14336)}  # outputs, inputs
+FULL, QUICK = dict(tokens=128, repeat=3, passes=3), dict(tokens=64, repeat=1, passes=1)  # of the pair
+NO_PEER = "no peer: bench/get_peer.sh --cuda DIR, then --peer DIR --model FILE"
 
 
 def share_row(name):
@@ -57,7 +69,9 @@ def make_gpu_rows():
                  for name, widths in WIDTHS.items() for n, (hold, reach) in widths.items()})
     rows[DECODES] = least(2.5, 4)
     rows[PROMPTS] = least(1, 1.5)
-    return rows
+    rows[SMALL] = least(1800, 2500, of="value")
+    rows[BF16_PROMPT] = least(0.75, 0.9)
+    return {**rows, **make_pair_rows()}
 
 
 class Gpu:
@@ -68,19 +82,26 @@ class Gpu:
 
     def steps(self, model, context, rows):
         """{rows: us}, the read rate in GB/s, and the bytes of the weights."""
+        run = self.run(model, context, rows)
+        return {s["rows"]: s["us"] for s in run["steps"]}, run["read_gb_s"], run["weight_bytes"]
+
+    def ops(self, model, context, rows):
+        """{op: us} of a step of so many rows."""
+        return {op["op"]: op["us"] for op in self.run(model, context, (rows,))["steps"][0]["ops"]}
+
+    def run(self, model, context, rows):
         done = command([self.bin / "tandem", "bench", "step", "-m", model, "--device", self.device, "--ctx",
                         context, "--rows", ",".join(map(str, rows)), "--repetitions", self.repetitions,
                         "--json"])
-        run = json.loads(done.stdout)
-        return {s["rows"]: s["us"] for s in run["steps"]}, run["read_gb_s"], run["weight_bytes"]
+        return json.loads(done.stdout)
 
-    def speeds(self, model):
+    def speeds(self, model, context=CONTEXT, prompt=PROMPT):
         """tok/s of plain steps one after the other, and of a prompt up to its first token."""
         os.environ["TANDEM_TEST_DEVICE"] = self.device
-        items = (f"decode:{DECODE}", f"prompt:{PROMPT}")
-        done = command([self.bin / "bench_step", model, 1, CONTEXT, 3, *items])
-        decode, prompt = map(statistics.median, json.loads(done.stdout)["us"])
-        return DECODE * 1e6 / decode, PROMPT * 1e6 / prompt
+        items = (f"decode:{DECODE}", f"prompt:{prompt}")
+        done = command([self.bin / "bench_step", model, 1, context, 3, *items])
+        decode, first = map(statistics.median, json.loads(done.stdout)["us"])
+        return DECODE * 1e6 / decode, prompt * 1e6 / first
 
     def number(self):
         """Of the GPU, as llama-bench is to take it."""
@@ -106,12 +127,14 @@ def measure_widths(gpu, table, name):
                   us[n] / us[1])
 
 
-def measure_peer(gpu, table, peer, turns):
+def measure_peer(gpu, table, peer, repetitions):
     """Both decode and read a prompt by turns; medians."""
+    if not peer:
+        raise Failure(NO_PEER)
     if not any("-DGGML_CUDA=ON" in line for line in peer.about):
         raise Failure("the peer does not compute on a GPU: bench/get_peer.sh --cuda DIR")
     where, own, others = (*ON_GPU, "-mg", gpu.number()), [], []
-    for _ in range(turns):
+    for _ in range(repetitions):
         own.append(gpu.speeds(peer.model))
         others.append((peer.decode(1, CONTEXT, DECODE, *where), peer.bench(1, "-p", PROMPT, "-n", 0, *where)))
     for row, a, b in zip((DECODES, PROMPTS), zip(*own), zip(*others)):
@@ -119,17 +142,55 @@ def measure_peer(gpu, table, peer, turns):
         table.set(row, a, f"llama.cpp {b:.0f} tok/s", a / b)
 
 
-def measure(gpu, table, peer, turns):
+def measure_small(gpu, table):
+    if not SMALL_MODEL.exists():
+        raise Failure(f"{SMALL_MODEL} is missing: scripts/get_model.sh fetches it")
+    table.set(SMALL, gpu.speeds(SMALL_MODEL, 128, 128)[0], f"{DECODE} tokens after 128")
+
+
+def measure_cublas(gpu, table, cublas):
+    """The same prompt, had its linears taken as long as cuBLAS's products: all else is ours in both."""
+    _, own = gpu.speeds(BF16_MODEL)
+    ops = gpu.ops(BF16_MODEL, FAR_CONTEXT, BF16_ROWS)
+    ours = sum(ops[name] for name in BF16_LINEARS)
+    theirs = cublas(int(gpu.number())).linears(tuple(BF16_LINEARS.values()), BF16_LAYERS, BF16_ROWS)
+    whole = PROMPT * 1e6 / own
+    with_theirs = whole - (ours - theirs) * PROMPT / BF16_ROWS
+    against = (f"{PROMPT * 1e6 / with_theirs:.0f} tok/s with cuBLAS's linears; those of {BF16_ROWS} rows "
+               f"take {ours:.0f} us, cuBLAS's {theirs:.0f}")
+    table.set(BF16_PROMPT, own, against, with_theirs / whole)
+
+
+def measure_pair(table, pair, take):
+    if not pair:
+        raise Failure("no draft: --model FILE --draft FILE, and a second GPU (--draft-device)")
+    with tempfile.TemporaryDirectory(prefix="tandem-bench-") as work:
+        take(pair, table, pathlib.Path(work))
+
+
+def parts(gpu, table, peer, pair, quick, cublas):
+    """(rows, what measures them)"""
     for name in SHARES:
-        with table.only(share_row(name)):
-            measure_share(gpu, table, name)
+        yield (share_row(name),), lambda: measure_share(gpu, table, name)
     for name, widths in WIDTHS.items():
-        with table.only(*(width_row(name, n) for n in widths)):
-            measure_widths(gpu, table, name)
-    with table.only(DECODES, PROMPTS):
-        if not peer:
-            raise Failure("no peer: bench/get_peer.sh --cuda DIR, then --peer DIR --model FILE")
-        measure_peer(gpu, table, peer, turns)
+        yield tuple(width_row(name, n) for n in widths), lambda: measure_widths(gpu, table, name)
+    yield (DECODES, PROMPTS), lambda: measure_peer(gpu, table, peer, 1 if quick else 3)
+    yield (SMALL,), lambda: measure_small(gpu, table)
+    yield (BF16_PROMPT,), lambda: measure_cublas(gpu, table, cublas)
+    for rows, take in pair_parts(QUICK if quick else FULL, NO_PEER):
+        yield rows, lambda: measure_pair(table, pair, take)
+
+
+def measure(gpu, table, peer=None, pair=None, quick=False, only="", cublas=Cublas):
+    """The rows that were chosen."""
+    chosen = []
+    for rows, take in parts(gpu, table, peer, pair, quick, cublas):
+        if not any(row.startswith(only) for row in rows):
+            continue
+        chosen += rows
+        with table.only(*rows):
+            take()
+    return chosen
 
 
 def read_options(arguments=None):
@@ -138,12 +199,17 @@ def read_options(arguments=None):
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
     parser.add_argument("--peer", type=pathlib.Path)
     parser.add_argument("--model", type=pathlib.Path, help="a GGUF that tandem and the peer read")
+    parser.add_argument("--draft", type=pathlib.Path, help="another one, which drafts for it")
+    parser.add_argument("--draft-device", default="cuda:1")
+    parser.add_argument("--only", default="", help="only the parts with rows that begin so")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions: a first look, not a result")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--markdown", type=pathlib.Path)
     o = parser.parse_args(arguments)
-    if bool(o.peer) != bool(o.model):
-        parser.error("--peer and --model go together: what llama.cpp is, and what both read")
+    if bool(o.peer or o.draft) != bool(o.model):
+        parser.error("--model goes with --peer, --draft or both: the model that they read or draft for")
+    if not any(row.startswith(o.only) for row in make_gpu_rows()):
+        parser.error(f"no row begins with '{o.only}': {'; '.join(make_gpu_rows())}")
     return o
 
 
@@ -152,10 +218,11 @@ def main():
     gpu, table = Gpu(o.bin.resolve(), o.device, o.quick), Table(make_gpu_rows())
     about, commit = gpu.about(), command([gpu.bin / "tandem", "--version"]).stdout.splitlines()[0]
     peer = Peer(o.peer.resolve(), o.model.resolve()) if o.peer else None
-    measure(gpu, table, peer, 1 if o.quick else 3)
-    names = list(table.rows)
+    pair = GpuPair(gpu, o.model.resolve(), o.draft.resolve(), o.draft_device, peer) if o.draft else None
+    names = measure(gpu, table, peer, pair, o.quick, o.only)
     top = f"{about}\n{commit}" + (f"\npeer: {peer.about[0]}" if peer else "")
-    print(top, plain_table(table.cells(names), right=(1, 4)), sep="\n\n")
+    details = [(title, plain_table(lines)) for title, lines in (pair.details if pair else ())]
+    print(top, plain_table(table.cells(names), right=(1, 4)), *sum(details, ()), sep="\n\n")
     lines = list(table.lines(names, about, commit))
     if o.json:
         o.json.write_text("".join(json.dumps(line) + "\n" for line in lines))

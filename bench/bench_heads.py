@@ -47,7 +47,7 @@ def bench(run, file, tokens, *flags, outputs=None):
     """{(method, tree, temperature, category): row} of `tandem bench spec`."""
     variables = ["env", f"TANDEM_DRAFT_OUTPUTS={outputs}"] if outputs else []
     done = command([*variables, run.bin / "tandem", "bench", "spec", file, "-m", run.model, "--threads",
-                    run.threads, "--max-tokens", tokens, "--seed", 1, "--json", *flags], LIMIT)
+                    run.threads, "--max-tokens", tokens, "--seed", 1, "--json", *run.flags, *flags], LIMIT)
     key = ("method", "tree", "temperature", "category")
     return {tuple(r[k] for k in key): r for r in json.loads(done.stdout)["rows"]}
 

@@ -38,7 +38,8 @@ class Pair:
         self.o, self.work = o, work
 
     def flags(self, method, threads, sessions):
-        return ("--threads", threads or self.o.threads, "--sessions", sessions, *method.flags(self.work))
+        return ("--threads", threads or self.o.threads, "--sessions", sessions, *self.o.flags,
+                *method.flags(self.work))
 
     def answers(self, prompts, tokens, method, threads=None, sessions=1):
         """prompts: objects for a line of IN. ({id: line of OUT}, the target's counters, if it ended with the command)."""

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import socket
 import subprocess
 import time
@@ -30,8 +31,9 @@ SETTINGS = {
 
 
 class Peer:
-    def __init__(self, folder, model):
-        self.bin, self.model = folder / "bin", model
+    def __init__(self, folder, model, flags=()):
+        """flags: of each llama-server."""
+        self.bin, self.model, self.flags = folder / "bin", model, flags
         self.about = (folder / "peer.txt").read_text().splitlines()
         for name in ("llama-bench", "llama-server", "verify_width"):
             if not (self.bin / name).exists():
@@ -66,7 +68,7 @@ class Peer:
         port = free_port()
         with open(log, "w") as out:
             line = (self.bin / "llama-server", "-m", self.model, "-t", threads, "-np", slots, "-c", slots * CONTEXT,
-                    "--host", "127.0.0.1", "--port", port, *MORE, *flags)
+                    "--host", "127.0.0.1", "--port", port, *MORE, *self.flags, *flags)
             process = subprocess.Popen([str(x) for x in line],
                                        stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
             try:
@@ -152,4 +154,4 @@ def wait_for_health(process, port, log):
             request(port, "/health")
             return
         time.sleep(0.1)
-    raise Failure(f"llama-server did not start: {log.read_text()[-300:]}")
+    raise Failure(f"{pathlib.Path(process.args[0]).name} did not start: {log.read_text()[-300:]}")

@@ -82,7 +82,7 @@ static int append(step_bench *b, int32_t seq, int32_t count) {
 
 /* As a target reads it (schedule_prompt_rows). */
 static int prefill(step_bench *b, int32_t seq, int32_t rows) {
-  const int32_t best = b->device->prompt_rows, chunk = best ? min_i32(best, ENGINE_CHUNK_MAX) : ENGINE_CHUNK;
+  const int32_t chunk = engine_prompt_rows(b->device->prompt_rows);
   int rc = ERR_OK;
   for (int32_t done = 0; done < rows && rc == ERR_OK;) {
     int32_t count = min_i32(rows - done, chunk);

@@ -1,6 +1,7 @@
 /* engine_job.h - what the engine computes and gives back: jobs, one a session, and their results. */
 #pragma once
 
+#include "common/base/min.h"
 #include "common/base/sampler.h"
 #include "common/grammar/grammar_matcher.h"
 #include "target_worker/taps.h"
@@ -11,6 +12,11 @@
 /* Of one that holds up nobody, on a device that does best with more (device.h: prompt_rows) */
 #define ENGINE_CHUNK_MAX 512
 #define ENGINE_JOBS_MAX  32 /* of a batch; their rows together are MODEL_ROWS_MAX at most */
+
+/* Rows of that one. best: the device's, 0 where any number will do */
+static inline int32_t engine_prompt_rows(int32_t best) {
+  return best == 0 ? ENGINE_CHUNK : min_i32(best, ENGINE_CHUNK_MAX);
+}
 
 typedef enum {
   ENGINE_PREFILL,

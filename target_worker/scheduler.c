@@ -140,7 +140,7 @@ static bool may_measure(const session *s, const schedule *out) {
 }
 
 int32_t schedule_prompt_rows(const speculation_shared *all) {
-  return all->prompt_rows > 0 ? all->prompt_rows : ENGINE_CHUNK;
+  return engine_prompt_rows(all->prompt_rows);
 }
 
 /* A session that waits for nodes shall not wait for a long forward. */

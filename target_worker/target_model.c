@@ -141,8 +141,7 @@ static void add_forms(warmup_form *to, const taps_offer *o, int32_t most) {
 }
 
 int32_t target_model_prompt_rows(const target_model *m) {
-  const int32_t best = m->device->prompt_rows;
-  return best == 0 ? ENGINE_CHUNK : min_i32(best, ENGINE_CHUNK_MAX);
+  return engine_prompt_rows(m->device->prompt_rows);
 }
 
 void target_model_warmup(target_model *m, int32_t blocks) {

@@ -228,6 +228,14 @@ inline int64_t attention_cost(int64_t blocks, int32_t of_processor, int32_t cost
   return (blocks + at_once - 1) / at_once * cost;
 }
 
+#define ATTENTION_PARTS_MAX ((int64_t)128 << 10) /* splits of heads of rows that are left in memory */
+
+/* Is there a counter for what each of the blocks of a split leaves, and not too much memory for it in all? */
+inline bool attention_may_spread(const cuda_kv &kv, cuda_runs runs, int32_t heads, int64_t blocks) {
+  const int64_t parts = (int64_t)runs.bucket * runs.rows * heads * attention_splits(kv.context);
+  return blocks <= CUDA_ATTENTION_COUNTERS && parts <= ATTENTION_PARTS_MAX;
+}
+
 /* Is there a kernel for runs in this cache, and shared memory for it? The others are for where there is. */
 bool attention_runs_fit(const cuda_kv &kv);
 /* The rows of each run read together. */

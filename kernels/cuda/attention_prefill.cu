@@ -10,19 +10,18 @@
 
 #include <assert.h>
 
-#define QUERIES   64
-#define EACH      8 /* queries of a thread at a time */
-#define CHUNKS    ATTENTION_CHUNKS
-#define FOUR      ATTENTION_FOUR
-#define THREADS   (CHUNKS * DEVICE_LANES)
-#define STRIDE    (OPS_SPLIT + 8) /* of weights: queries do not begin in the same bank */
-#define AHEAD     8               /* values that are on their way while as many are added */
-#define LANES     CPU_LANES
-#define TILES     (OPS_SPLIT / OPS_TILE)
-#define IN_CHUNK  (OPS_CHUNK / OPS_TILE) /* tiles */
-#define NOBODY    CUDA_LONG_RUN_ROWS     /* the row of a query that is not there, which sees nothing */
-#define BLOCKS    2                      /* of a processor at once */
-#define PARTS_MAX ((int64_t)128 << 10)   /* splits of heads of rows that are left in memory */
+#define QUERIES  64
+#define EACH     8 /* queries of a thread at a time */
+#define CHUNKS   ATTENTION_CHUNKS
+#define FOUR     ATTENTION_FOUR
+#define THREADS  (CHUNKS * DEVICE_LANES)
+#define STRIDE   (OPS_SPLIT + 8) /* of weights: queries do not begin in the same bank */
+#define AHEAD    8               /* values that are on their way while as many are added */
+#define LANES    CPU_LANES
+#define TILES    (OPS_SPLIT / OPS_TILE)
+#define IN_CHUNK (OPS_CHUNK / OPS_TILE) /* tiles */
+#define NOBODY   CUDA_LONG_RUN_ROWS     /* the row of a query that is not there, which sees nothing */
+#define BLOCKS   2                      /* of a processor at once */
 
 static_assert(OPS_CHUNK == DEVICE_LANES && CUDA_LONG_RUN_ROWS == DEVICE_LANES,
               "a lane for each position of a chunk, and for each row of a run");
@@ -101,6 +100,11 @@ DEVICE_CODE int32_t splits_seen(const prefill_job &b) {
 
 /* --- what the rows see of a split --- */
 
+/* Does some row see a position of this tile of a chunk? seen: a bit for each position of the chunk. */
+DEVICE_CODE bool in_tile(uint32_t seen, int32_t tile) {
+  return seen >> (tile * OPS_TILE) << (DEVICE_LANES - OPS_TILE) != 0;
+}
+
 /* A warp brings together what the block's rows see of its chunk, and finds where that lies. */
 template <class P> DEVICE_CODE void look_together(const prefill_job &b, int32_t split, int32_t c) {
   prefill_memory<P> &memory = prefill_shared<P>();
@@ -112,7 +116,7 @@ template <class P> DEVICE_CODE void look_together(const prefill_job &b, int32_t 
     all &= __shfl_xor_sync(~0u, all, by);
   }
   if (lane == 0) memory.any[c] = any, memory.all[c] = all;
-  if (lane < IN_CHUNK && any >> (lane * OPS_TILE) << (DEVICE_LANES - OPS_TILE))
+  if (lane < IN_CHUNK && in_tile(any, lane))
     memory.tiles[c * IN_CHUNK + lane] = cache_row(b.j.kv, b.j.rows.batch->rows[b.run.first].sequence,
                                                   split * OPS_SPLIT + c * OPS_CHUNK + lane * OPS_TILE);
 }
@@ -197,8 +201,7 @@ template <class P> DEVICE_CODE void score(const prefill_job &b) {
   const int32_t c = (int32_t)threadIdx.x / DEVICE_LANES;
   DEVICE_NO_UNROLL
   for (int32_t i = 0; i < IN_CHUNK; i++)
-    if (prefill_shared<P>().any[c] >> (i * OPS_TILE) << (DEVICE_LANES - OPS_TILE))
-      score_tile<P>(b, c * IN_CHUNK + i);
+    if (in_tile(prefill_shared<P>().any[c], i)) score_tile<P>(b, c * IN_CHUNK + i);
 }
 
 /* --- weights --- */
@@ -296,8 +299,8 @@ template <class P> DEVICE_CODE value_sums<P> sum_chunk(const prefill_job &b, pre
   value_sums<P> sums = {};
   DEVICE_NO_UNROLL
   for (int32_t i = 0; i < IN_CHUNK; i++) {
-    const int32_t tile = c * IN_CHUNK + i, bit = i * OPS_TILE;
-    if (!(memory.any[c] >> bit << (DEVICE_LANES - OPS_TILE))) continue;
+    const int32_t tile = c * IN_CHUNK + i;
+    if (!in_tile(memory.any[c], i)) continue;
     const element *values = b.area.values + (size_t)memory.tiles[tile] * P::ROW + (size_t)at.component;
     const float *weights = memory.weights[at.query] + tile * OPS_TILE;
     if (memory.all[c] == ~0u) {
@@ -305,7 +308,7 @@ template <class P> DEVICE_CODE value_sums<P> sum_chunk(const prefill_job &b, pre
     } else {
       uint32_t seen[EACH];
       DEVICE_UNROLL for (int q = 0; q < EACH; q++) seen[q] =
-          memory.seen[memory.row_of[at.query + q]][c] >> bit;
+          memory.seen[memory.row_of[at.query + q]][c] >> (i * OPS_TILE);
       add_some<P>(values, weights, seen, sums);
     }
   }
@@ -487,9 +490,9 @@ static const prefill_kernel *kernel_of(const cuda_kv &kv) {
   return NULL;
 }
 
-/* Blocks for one split, of one run. */
+/* Blocks for one split. */
 static int32_t blocks_of(const cuda_kv &kv, cuda_runs runs, int32_t heads) {
-  return kv.kv_heads * ((runs.rows * (heads / kv.kv_heads) + QUERIES - 1) / QUERIES);
+  return runs.bucket * kv.kv_heads * ((runs.rows * (heads / kv.kv_heads) + QUERIES - 1) / QUERIES);
 }
 
 bool attention_prefill_fits(const cuda_kv &kv) {
@@ -497,12 +500,11 @@ bool attention_prefill_fits(const cuda_kv &kv) {
 }
 
 bool attention_prefill_spread(const cuda_kv &kv, cuda_runs runs, int32_t heads) {
-  const int64_t parts = (int64_t)runs.bucket * runs.rows * heads * attention_splits(kv.context);
-  return runs.bucket * blocks_of(kv, runs, heads) <= CUDA_ATTENTION_COUNTERS && parts <= PARTS_MAX;
+  return attention_may_spread(kv, runs, heads, blocks_of(kv, runs, heads));
 }
 
 int64_t attention_prefill_cost(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits) {
-  const int64_t blocks = (int64_t)runs.bucket * blocks_of(kv, runs, heads);
+  const int64_t blocks = blocks_of(kv, runs, heads);
   const int32_t cost = kernel_of(kv)->cost;
   return attention_prefill_spread(kv, runs, heads) ? attention_cost(blocks * splits, BLOCKS, cost)
                                                    : attention_cost(blocks, BLOCKS, cost) * splits;
@@ -510,7 +512,7 @@ int64_t attention_prefill_cost(const cuda_kv &kv, cuda_runs runs, int32_t heads,
 
 void attention_put_prefill(cudaStream_t stream, const attention_job &j, cuda_runs runs) {
   assert(runs.rows <= CUDA_LONG_RUN_ROWS);
-  const dim3 grid((unsigned)runs.bucket, (unsigned)blocks_of(j.kv, runs, j.heads),
+  const dim3 grid((unsigned)runs.bucket, (unsigned)(blocks_of(j.kv, runs, j.heads) / runs.bucket),
                   (unsigned)(j.spread ? j.splits : 1));
   kernel_of(j.kv)->launch(stream, j, grid);
 }

@@ -12,16 +12,15 @@
 
 #include <assert.h>
 
-#define CHUNKS    ATTENTION_CHUNKS
-#define FOUR      ATTENTION_FOUR
-#define WARPS     4
-#define THREADS   (WARPS * DEVICE_LANES)
-#define TURNS     (CHUNKS / WARPS) /* chunks of a warp: WARPS apart */
-#define STRIDE    (OPS_SPLIT + 8)  /* of weights: queries do not begin in the same bank */
-#define AHEAD     8                /* values that are on their way while as many are added */
-#define LANES     CPU_LANES
-#define PARTS_MAX ((int64_t)128 << 10) /* splits of heads of rows that are left in memory */
-#define NOBODY    CUDA_RUN_ROWS        /* the row of a query that is not there, which sees nothing */
+#define CHUNKS  ATTENTION_CHUNKS
+#define FOUR    ATTENTION_FOUR
+#define WARPS   4
+#define THREADS (WARPS * DEVICE_LANES)
+#define TURNS   (CHUNKS / WARPS) /* chunks of a warp: WARPS apart */
+#define STRIDE  (OPS_SPLIT + 8)  /* of weights: queries do not begin in the same bank */
+#define AHEAD   8                /* values that are on their way while as many are added */
+#define LANES   CPU_LANES
+#define NOBODY  CUDA_RUN_ROWS /* the row of a query that is not there, which sees nothing */
 
 static_assert(OPS_CHUNK == DEVICE_LANES, "a lane for each position of a chunk");
 
@@ -681,10 +680,8 @@ static int32_t blocks_of(const run_kernel &k, const cuda_kv &kv, cuda_runs runs,
   return runs.bucket * kv.kv_heads * ((runs.rows * (heads / kv.kv_heads) + k.queries - 1) / k.queries);
 }
 
-/* There is a counter for what a block leaves, and not too much memory for it in all. */
 static bool spreads(const run_kernel &k, const cuda_kv &kv, cuda_runs runs, int32_t heads) {
-  const int64_t parts = (int64_t)runs.bucket * runs.rows * heads * attention_splits(kv.context);
-  return blocks_of(k, kv, runs, heads) <= CUDA_ATTENTION_COUNTERS && parts <= PARTS_MAX;
+  return attention_may_spread(kv, runs, heads, blocks_of(k, kv, runs, heads));
 }
 
 static int64_t cost_of(const run_kernel &k, const cuda_kv &kv, cuda_runs runs, int32_t heads,

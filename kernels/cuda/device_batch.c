@@ -156,7 +156,8 @@ static void put_batch(cuda_forward *f, const ops_batch *b) {
   to->runs = put_runs(u, b, CUDA_RUN_ROWS, &to->run_count, &f->runs);
   f->staged = count_staged(b);
   f->long_runs = (cuda_runs){0, 0};
-  if (f->staged == 0) to->long_runs = put_runs(u, b, CUDA_LONG_RUN_ROWS, &to->long_run_count, &f->long_runs);
+  if (f->staged == 0 && b->row_count > CUDA_RUN_ROWS)
+    to->long_runs = put_runs(u, b, CUDA_LONG_RUN_ROWS, &to->long_run_count, &f->long_runs);
 }
 
 const cuda_rank_batch *cuda_batch_rankings(const cuda_device *d) {

@@ -21,8 +21,9 @@ constexpr int32_t WIDE_TILES = 8;           /* of rows of a block at most */
 constexpr int32_t WIDE_WARPS_LEAST = 8; /* that are worth more than that their sums share what they read */
 constexpr int32_t WIDE_BLOCKS = 96;     /* of weights, one after the other, that are worth such a block */
 constexpr int32_t STREAM_ROWS = 16;     /* of two types; of one type, one tile */
-constexpr int32_t STREAM_BLOCKS =
-    32; /* of weights of a group, that a processor must get for streams to pay */
+/* Blocks of weights of a group that a processor must get for streams to pay. */
+constexpr int32_t STREAM_BLOCKS = 32;
+constexpr int32_t STREAM_FEW_BLOCKS = 10; /* of LINEAR_FEW_ROWS or fewer */
 
 static int32_t smaller(int32_t a, int32_t b) {
   return a < b ? a : b;
@@ -194,7 +195,8 @@ static bool launch_tiles(cudaStream_t stream, linear_args a, ops_type type, cuda
 /* Small linears are done sooner by the blocks of linear_int8.cu. */
 static bool large(const linear_args &a) {
   const int64_t groups = (int64_t)a.groups * (a.swiglu ? 2 : 1);
-  return groups * (a.columns / OPS_BLOCK) >= (int64_t)STREAM_BLOCKS * launch_processors();
+  const int64_t each = few_rows(a) <= LINEAR_FEW_ROWS ? STREAM_FEW_BLOCKS : STREAM_BLOCKS;
+  return groups * (a.columns / OPS_BLOCK) >= each * launch_processors();
 }
 
 static bool streams(const linear_args &a) {

@@ -345,6 +345,7 @@ PORTABLE int32_t linear_wide_sums(int32_t tiles, const linear_args &a) { /* byte
  * Q4_K_M and Q5_K_M are such. */
 #define LINEAR_PAIRS(X)                                                                                      \
   X(Q4_K, Q6_K)                                                                                              \
+  X(Q5_0, Q8_0)                                                                                              \
   X(Q5_K, Q6_K)
 
 struct linear_pair {

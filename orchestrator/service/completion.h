@@ -103,7 +103,7 @@ int completion_to_resume(const completion *c, const request *r, int32_t more, le
 /* Tokens a second. 0: fewer than COMPLETION_TIMED_TOKENS, or within less than COMPLETION_TIMED_US, say
  * nothing of a speed: tokens arrive in bursts, and a clock's first milliseconds are the program's own. */
 #define COMPLETION_TIMED_TOKENS 32
-#define COMPLETION_TIMED_US     100000
+#define COMPLETION_TIMED_US     20000
 double completion_speed(int64_t tokens, uint64_t us);
 int32_t completion_fresh_tokens(const completion *c);     /* of [count], those that no earlier run gave */
 int32_t completion_timed_tokens(const completion *c);     /* those after the first ones */

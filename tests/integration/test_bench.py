@@ -11,6 +11,7 @@ import sys
 import tempfile
 import types
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
@@ -19,6 +20,7 @@ import bench_cpu  # noqa: E402
 import bench_drafts  # noqa: E402
 import bench_features  # noqa: E402
 import bench_gpu  # noqa: E402
+import bench_gpu_pair  # noqa: E402
 import bench_heads  # noqa: E402
 import bench_methods  # noqa: E402
 import bench_network  # noqa: E402
@@ -223,11 +225,22 @@ class FakeGpu:
             raise Failure("tandem failed (1): no memory")
         return {n: 2e3 * (1 + (n - 1) / 10) for n in rows}, 1000, 1e9
 
-    def speeds(self, model):
-        return 500, 1_000_000
+    def ops(self, model, context, rows):
+        return {**{name: 25_000 for name in bench_gpu.BF16_LINEARS}, "attention": 7}
+
+    def speeds(self, model, context=512, prompt=4096):
+        return 500, 2048
 
     def number(self):
         return "1"
+
+
+class FakeCublas:
+    def __init__(self, number):
+        assert number == 1
+
+    def linears(self, shapes, layers, rows):
+        return 37_500
 
 
 class FakeGpuPeer:
@@ -242,14 +255,14 @@ class FakeGpuPeer:
         return 200
 
     def bench(self, *what):
-        return 500_000
+        return 1024
 
 
 class Gpus(unittest.TestCase):
-    def measured(self, gpu, peer=None):
+    def measured(self, gpu, peer=None, only=""):
         table = Table(bench_gpu.make_gpu_rows())
         with contextlib.redirect_stderr(io.StringIO()):
-            bench_gpu.measure(gpu, table, peer, 3)
+            self.chosen = bench_gpu.measure(gpu, table, peer, only=only, cublas=FakeCublas)
         return {line["row"]: line for line in table.lines(table.rows, "a GPU", "0")}
 
     def test_a_share_is_the_time_to_read_over_that_of_a_step(self):
@@ -289,7 +302,35 @@ class Gpus(unittest.TestCase):
     def test_flags(self):
         with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit):
             bench_gpu.read_options(["--peer", "x"])
-        self.assertIn("--peer and --model go together", said.getvalue())
+        self.assertIn("--model goes with --peer, --draft or both", said.getvalue())
+
+    def test_a_prompt_over_one_with_the_linears_of_cublas(self):
+        # 4096 tokens at 2,048 a second take 2 s, of which linears 16 * 0.1 s; cuBLAS's would take 16 * 0.0375 s
+        line = self.measured(FakeGpu())[bench_gpu.BF16_PROMPT]
+        self.assertEqual((line["value"], line["ratio"], line["holds"]), (2048, 0.5, False))
+        self.assertIn("take 100000 us, cuBLAS's 37500", line["against"])
+
+    def test_a_part_alone(self):
+        rows = self.measured(FakeGpu(), only="8B BF16, 8")
+        self.assertEqual(self.chosen, [f"8B BF16, {n} rows over one" for n in (8, 16, 32, 64)])
+        self.assertIsNone(rows["share of the read rate, 8B Q8_0"]["value"])
+
+    def test_the_first_load_of_many_sessions_does_not_count(self):
+        loads = ((32, 9.0), (1, 1.5), (4, 1.25), (16, 1.0), (32, 0.75))
+        lines = [{"speculation": on, "concurrency": n, "gain": gain, "output_tokens_per_second": 100 * n}
+                 for n, gain in loads for on in (False, True)]
+        told = "".join(json.dumps(line) + "\n" for line in lines)
+        asked = []
+        with unittest.mock.patch.object(bench_gpu_pair, "command",
+                                        lambda line: asked.append(line) or types.SimpleNamespace(stdout=told)):
+            got = bench_gpu_pair.gains(types.SimpleNamespace(bin=pathlib.Path("bin")), "http://address")
+        self.assertEqual(got, {n: (gain, 100 * n) for n, gain in loads[1:]})
+        self.assertIn("32,1,4,16,32", asked[0])
+
+    def test_a_pair_that_is_not_there(self):
+        line = self.measured(FakeGpu())["real pair: answers that differ"]
+        self.assertFalse(line["holds"])
+        self.assertIn("--draft FILE", line["against"])
 
 
 class Packets(unittest.TestCase):

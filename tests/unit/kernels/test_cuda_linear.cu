@@ -759,6 +759,8 @@ static void a_linear_stores_what_it_makes(void **) {
                                {OPS_Q4_K, OPS_Q6_K, MANY_HEADS, 3, 1280, 4},
                                {OPS_Q5_K, OPS_Q6_K, MANY_HEADS, 1, 1536, 7},
                                {OPS_Q4_K, OPS_Q6_K, MANY_HEADS, 2, 768, 16},
+                               {OPS_Q5_0, OPS_Q8_0, MANY_HEADS, 2, 896, 1},
+                               {OPS_Q5_0, OPS_Q8_0, MANY_HEADS, 1, 896, 9},
                                /* of two: the types are no pair, or there are too many rows */
                                {OPS_Q6_K, OPS_Q4_K, 4, 2, 1024, 2},
                                {OPS_Q4_K, OPS_Q6_K, 4, 2, 1024, 17}};
@@ -778,14 +780,14 @@ static void a_linear_stores_what_it_makes(void **) {
 /* --- two types of one launch --- */
 
 /* Rows of a bucket that is not full, through a norm, or not; of the batch, or the head's. */
-static void check_pair(ops_type first, int32_t rows, bool with_norm, bool head) {
+static void check_pair(const ops_type types[2], int32_t rows, bool with_norm, bool head) {
   const int32_t columns = 1024, bucket = rows + rows / 5;
   batch b(bucket);
   b.set(rows, rows);
   const std::vector<float> raw = random_floats((size_t)(bucket * columns)),
                            w = random_floats((size_t)columns);
   const device_array<float> dx(raw), dw(w);
-  const matrix m[2] = {make_matrix(first, MANY_HEADS * 16, columns), make_matrix(OPS_Q6_K, 40, columns)};
+  const matrix m[2] = {make_matrix(types[0], MANY_HEADS * 16, columns), make_matrix(types[1], 40, columns)};
   const device_matrix d[2] = {device_matrix(m[0]), device_matrix(m[1])};
   act_on_device x(bucket, columns, OPS_MATH_INT8, bucket);
   x.x.write(raw);
@@ -804,9 +806,12 @@ static void check_pair(ops_type first, int32_t rows, bool with_norm, bool head) 
 }
 
 static void two_types_of_one_launch_equal_the_reference(void **) {
-  for (int32_t rows : {1, 2, 3, 5, 13})
-    for (bool with_norm : {false, true})
-      check_pair(rows % 2 ? OPS_Q4_K : OPS_Q5_K, rows, with_norm, with_norm && rows > 1);
+  const ops_type pairs[][2] = {{OPS_Q4_K, OPS_Q6_K}, {OPS_Q5_0, OPS_Q8_0}, {OPS_Q5_K, OPS_Q6_K}};
+  int32_t next = 0;
+  for (int32_t rows : {1, 2, 3, 5, 13}) {
+    for (bool with_norm : {false, true}) check_pair(pairs[next % 3], rows, with_norm, with_norm && rows > 1);
+    next++;
+  }
 }
 
 /* --- replays --- */

@@ -712,8 +712,8 @@ static void test_a_bad_request_opens_no_session(void **state) {
 
 static void test_too_little_has_no_speed(void **state) {
   (void)state;
-  assert_true(completion_speed(32, 100000) == 320);
-  assert_true(completion_speed(31, 100000000) == 0 && completion_speed(1000, 99999) == 0);
+  assert_true(completion_speed(32, 20000) == 1600);
+  assert_true(completion_speed(31, 100000000) == 0 && completion_speed(1000, 19999) == 0);
   completion fast = {.count = 34, .first_count = 2, .first_token_us = 1000, .end_us = 101000}, slow = fast;
   slow.end_us = 201000;
   fast.stats.rows = 1;

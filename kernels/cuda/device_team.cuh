@@ -41,11 +41,11 @@ DEVICE_CODE void device_team_end() {
   TEAM_ASM("wgmma.commit_group.sync.aligned;");
 }
 
-/* Until all products are there, and their factors may be overwritten. The compiler shall not move the sums
- * meanwhile. */
-template <int TILES> DEVICE_CODE void device_team_wait(float acc[TILES][4]) {
-  TEAM_ASM("wgmma.wait_group.sync.aligned 0;");
+/* Until the products of all but the last PENDING times that they were ended are there, and their factors may
+ * be overwritten. The compiler shall not move the sums meanwhile. */
+template <int TILES, int PENDING> DEVICE_CODE void device_team_wait(float acc[TILES][4]) {
 #if DEVICE_TEAMS
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
   DEVICE_UNROLL
   for (int i = 0; i < TILES; i++)
     asm volatile("" : "+f"(acc[i][0]), "+f"(acc[i][1]), "+f"(acc[i][2]), "+f"(acc[i][3])::"memory");

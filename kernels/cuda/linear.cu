@@ -11,7 +11,8 @@ constexpr int32_t RING_BYTES = 64 << 10; /* of a block at most */
 constexpr int32_t SHARED_BYTES =
     96 << 10; /* likewise; every GPU from compute capability 8.0 on has so many */
 
-constexpr int32_t TEAM_DEPTH = 6; /* stages of a team's ring at most */
+constexpr int32_t TEAM_DEPTH = 6;        /* stages of a team's ring at most */
+constexpr int32_t TEAM_SHARED_TILES = 4; /* that teams share, or more */
 
 constexpr int32_t STREAM_DEPTH = 8;         /* stages of a warp's ring */
 constexpr int32_t TILES_WARPS_LEAST = 8;    /* that are to be left where tiles lie in shared memory */
@@ -345,44 +346,71 @@ static void launch_int8(cudaStream_t stream, linear_args a, ops_type type, cuda_
 
 /* --- BF16 weights of class bf16-t25 --- */
 
-/* Of a block: tiles of rows, groups of a team, teams, stages of a ring. */
-struct team_plan {
-  int32_t tiles, groups, teams, depth;
-};
+/* Blocks across outputs, where each has so many units. */
+static int32_t team_blocks(const linear_args &a, int32_t units) {
+  return pieces(a.groups * (a.swiglu ? 2 : 1), units);
+}
 
-static int32_t team_bytes(const team_plan &p) {
-  return linear_team_bytes(p.tiles, p.groups, p.teams, p.depth);
+/* Are parts whole stages, one after the other? */
+static bool may_take_turns(const linear_args &a) {
+  return a.parts > 1 && a.columns / OPS_BLOCK % (LINEAR_PARTS * LINEAR_TEAM_BLOCKS) == 0;
+}
+
+/* Units of outputs that a block sums. */
+static int32_t team_units(const linear_args &a, const linear_teams &t) {
+  return t.teams * t.groups / (t.in_turn ? 1 : a.parts);
+}
+
+/* What a processor brings to shared memory for each block of inputs, for all its blocks of the grid. */
+static int32_t team_traffic(const linear_args &a, const linear_teams &t) {
+  const int32_t units = team_units(a, t), down = pieces(a.rows.bucket, t.tiles * CUDA_TILE_ROWS);
+  return pieces(team_blocks(a, units) * down, launch_processors()) * linear_team_block(t.tiles, units);
+}
+
+/* The teams of many rows: each with tiles of its own, or sharing them, whichever brings less. Queries, keys
+ * and values take long to finish, for which a block shall have many threads. */
+static linear_teams share_tiles(const linear_args &a, linear_teams t) {
+  linear_teams sharing = t;
+  if (a.parts == 1) t.teams = 1;
+  sharing.in_turn = a.parts > 1;
+  sharing.teams = sharing.shared = sharing.in_turn ? LINEAR_TEAMS_IN_TURN : LINEAR_TEAMS;
+  if (sharing.in_turn && (!may_take_turns(a) || a.store.angles)) return t;
+  return team_traffic(a, sharing) < team_traffic(a, t) ? sharing : t;
 }
 
 /* All rows of up to LINEAR_BF16_TILES tiles, as far as two stages have room. Where blocks are few, those of a
  * few rows have half the outputs; where they are many, a processor has two of those of one tile. */
-static team_plan plan_teams(const linear_args &a) {
-  const auto blocks = [&](int32_t groups) { return pieces(a.groups * (a.swiglu ? 2 : 1), groups); };
-  const int32_t all = LINEAR_TEAMS * LINEAR_TEAM_GROUPS; /* of a block of sums of one part */
-  team_plan p = {1, LINEAR_TEAM_GROUPS, LINEAR_TEAMS, 2};
-  if (a.parts == 1 && blocks(all) < launch_processors()) p.teams = 1;
-  while (p.tiles < LINEAR_BF16_TILES && p.tiles * CUDA_TILE_ROWS < a.rows.bucket &&
-         team_bytes({2 * p.tiles, p.groups, p.teams, 2}) <= launch_shared_max())
-    p.tiles *= 2;
-  const int32_t count = blocks(p.teams * p.groups / a.parts), processors = launch_processors();
-  if (p.tiles <= 2 && count * 3 / 2 < processors) p.groups /= 2;
-  const int32_t room = p.tiles == 1 && count > processors ? launch_shared_max() / 2 : launch_shared_max();
-  while (p.depth < TEAM_DEPTH && team_bytes({p.tiles, p.groups, p.teams, p.depth + 1}) <= room) p.depth++;
-  return p;
+static linear_teams plan_teams(const linear_args &a) {
+  linear_teams t = {1, LINEAR_TEAM_GROUPS, LINEAR_TEAMS, 1, 2, false};
+  const int32_t processors = launch_processors();
+  while (t.tiles < LINEAR_BF16_TILES && t.tiles * CUDA_TILE_ROWS < a.rows.bucket &&
+         linear_team_bytes({2 * t.tiles, t.groups, t.teams, 1, 2, false}) <= launch_shared_max())
+    t.tiles *= 2;
+  if (t.tiles >= TEAM_SHARED_TILES)
+    t = share_tiles(a, t);
+  else if (a.parts == 1 && team_blocks(a, LINEAR_TEAMS * LINEAR_TEAM_GROUPS) < processors)
+    t.teams = 1;
+  const int32_t count = team_blocks(a, team_units(a, t));
+  if (t.tiles <= 2 && count * 3 / 2 < processors) t.groups /= 2;
+  const int32_t room = t.tiles == 1 && count > processors ? launch_shared_max() / 2 : launch_shared_max();
+  linear_teams deeper = t;
+  while (++deeper.depth <= TEAM_DEPTH && linear_team_bytes(deeper) <= room) t.depth = deeper.depth;
+  return t;
 }
 
 static void launch_teams(cudaStream_t stream, linear_args a, cuda_tile *room) {
-  const team_plan p = plan_teams(a);
+  const linear_teams t = plan_teams(a);
   prepare_tiles(stream, a, OPS_BF16, room);
   a.input = {nullptr, nullptr, 0.0f, room};
-  a.units = p.teams * p.groups / a.parts;
+  a.units = team_units(a, t);
+  if (t.in_turn) a.parts = 1;
   a.each = a.swiglu ? a.units / 2 : a.units;
   a.rows_first = true;
-  a.stream.depth = p.depth;
+  a.stream.depth = t.depth;
   launch_early(
-      linear_bf16_kernel(p.tiles, p.groups),
-      dim3((unsigned)pieces(a.rows.bucket, p.tiles * CUDA_TILE_ROWS), (unsigned)pieces(a.groups, a.each)),
-      dim3((unsigned)(p.teams * p.groups * DEVICE_LANES)), (size_t)team_bytes(p), stream, a);
+      linear_bf16_kernel(t),
+      dim3((unsigned)pieces(a.rows.bucket, t.tiles * CUDA_TILE_ROWS), (unsigned)pieces(a.groups, a.each)),
+      dim3((unsigned)(t.teams * t.groups * DEVICE_LANES)), (size_t)linear_team_bytes(t), stream, a);
 }
 
 static void launch_bf16(cudaStream_t stream, const linear_args &a, cuda_tile *room) {

@@ -171,20 +171,21 @@ DEVICE_CODE void linear_put(const linear_args &a, const linear_output &o, float 
     linear_put_cached<float>(a, o, value);
 }
 
-DEVICE_CODE float linear_value(const linear_args &a, const linear_output &o, const float *sums,
-                               int32_t stride) {
-  const float *part = sums + o.sum;
+/* part: of its first part's sum. */
+DEVICE_CODE float linear_value(const linear_args &a, const linear_matrix &m, const float *part,
+                               int32_t stride, float before, float bias) {
   float value = linear_sum(part, a.parts, stride);
   if (a.swiglu) value = cpu_silu(value) * linear_sum(part + a.parts * stride, a.parts, stride);
-  if (a.matrix[o.matrix].add) value = o.before + value;
-  if (a.matrix[o.matrix].bias) value = value + o.bias;
+  if (m.add) value = before + value;
+  if (m.bias) value = value + bias;
   return value;
 }
 
 /* Two outputs that are rotated together are those of neighbouring lanes. */
 DEVICE_CODE void linear_write(const linear_args &a, const linear_output &o, const float *sums,
                               int32_t stride) {
-  float value = o.matrix >= 0 ? linear_value(a, o, sums, stride) : 0.0f;
+  float value =
+      o.matrix >= 0 ? linear_value(a, a.matrix[o.matrix], sums + o.sum, stride, o.before, o.bias) : 0.0f;
   if (a.store.angles) {
     const float other = __shfl_xor_sync(DEVICE_WARP, value, 1);
     if (o.rotated) value = fmaf(other, o.sine, value * o.cosine);
@@ -231,22 +232,45 @@ DEVICE_CODE linear_output linear_output_of(const linear_args &a, linear_output o
   return o;
 }
 
+/* Every `step`th row from `row` on of an output that is no query, key or value. */
+DEVICE_CODE void linear_finish_plain(const linear_args &a, const linear_output &o, const float *sums,
+                                     int32_t stride, int32_t row, int32_t step, int32_t count) {
+  const linear_matrix &m = a.matrix[o.matrix];
+  const size_t apart = (size_t)step * (size_t)m.rows;
+  const float *part = sums + o.sum + row * OPS_GROUP;
+  float *y = o.y + (size_t)row * (size_t)m.rows;
+  DEVICE_NO_UNROLL
+  for (; row < count; row += LINEAR_OUTPUTS * step) {
+    const int32_t there = (count - row + step - 1) / step;
+    float before[LINEAR_OUTPUTS] = {};
+    DEVICE_UNROLL for (int32_t k = 0; k < LINEAR_OUTPUTS; k++) if (m.add && k < there) before[k] =
+        y[(size_t)k * apart];
+    DEVICE_UNROLL for (int32_t k = 0; k < LINEAR_OUTPUTS; k++) if (k < there) y[(size_t)k * apart] =
+        linear_value(a, m, part + k * step * OPS_GROUP, stride, before[k], o.bias);
+    part += LINEAR_OUTPUTS * step * OPS_GROUP;
+    y += LINEAR_OUTPUTS * apart;
+  }
+}
+
 /* Rows [first, first + count) of units, by `threads` threads. What an output needs besides its sums is asked
  * for by several rows at once. */
 DEVICE_CODE void linear_finish_rows(const linear_args &a, linear_units units, const float *sums,
                                     int32_t rows_max, int32_t first, int32_t count, int32_t threads) {
   const int32_t outputs = a.swiglu ? units.count / 2 : units.count, lane = (int32_t)threadIdx.x % OPS_GROUP,
                 line = (int32_t)threadIdx.x / OPS_GROUP, step = threads / OPS_GROUP / outputs;
-  const int32_t unit = line / step, row = line % step;
+  const int32_t unit = line / step, row = line % step, stride = rows_max * OPS_GROUP;
   const linear_output base =
       linear_output_at(a, units, unit * rows_max * OPS_GROUP + lane, rows_max, first, 1);
+  if (!a.store.angles) {
+    if (base.matrix >= 0) linear_finish_plain(a, base, sums, stride, row, step, count);
+    return;
+  }
   DEVICE_NO_UNROLL
   for (int32_t begin = 0; begin < count; begin += LINEAR_OUTPUTS * step) {
     linear_output o[LINEAR_OUTPUTS];
     DEVICE_UNROLL for (int32_t k = 0; k < LINEAR_OUTPUTS; k++) o[k] =
         linear_output_of(a, base, begin + k * step + row, count);
-    DEVICE_UNROLL for (int32_t k = 0; k < LINEAR_OUTPUTS; k++)
-        linear_write(a, o[k], sums, rows_max * OPS_GROUP);
+    DEVICE_UNROLL for (int32_t k = 0; k < LINEAR_OUTPUTS; k++) linear_write(a, o[k], sums, stride);
   }
 }
 
@@ -358,20 +382,29 @@ DEVICE_CODE bool linear_is_second(const linear_pair &p) {
 
 /* --- BF16 weights, more than a few rows (linear_bf16.cu) --- */
 
-constexpr int32_t LINEAR_TEAMS = 4;       /* of a block: for the parts of its groups, or for other groups */
+constexpr int32_t LINEAR_TEAMS = 4; /* of a block: for the parts of its groups, or for other groups */
+constexpr int32_t LINEAR_TEAMS_IN_TURN = 2;
 constexpr int32_t LINEAR_TEAM_GROUPS = 4; /* of a team: a warp has one; or half as many, of up to two tiles */
 constexpr int32_t LINEAR_BF16_TILES = 16; /* of rows of a block at most */
 constexpr int32_t LINEAR_TEAM_BLOCKS = 2; /* of inputs, of a stage */
 
-/* Bytes of a block of a stage, of which the tiles come last. */
+/* Bytes of a block of a stage, of which the tiles come last. groups: of all teams of the ring. */
 PORTABLE constexpr int32_t linear_team_block(int32_t tiles, int32_t groups) {
   return groups * OPS_BLOCK * OPS_GROUP * (int32_t)sizeof(uint16_t) + tiles * (int32_t)sizeof(cuda_bf16_tile);
 }
 
-/* Of a block of the grid: its rings of so many stages, or its sums in their place. */
-PORTABLE int32_t linear_team_bytes(int32_t tiles, int32_t groups, int32_t teams, int32_t depth) {
-  const int32_t rings = teams * depth * LINEAR_TEAM_BLOCKS * linear_team_block(tiles, groups),
-                sums = teams * groups * tiles * CUDA_TILE_ROWS * OPS_GROUP * (int32_t)sizeof(float);
+/* Of a block of the grid. Teams that sum the same inputs share a ring, and so the tiles in it. */
+struct linear_teams {
+  int32_t tiles, groups, teams; /* groups: of a team */
+  int32_t shared, depth;        /* teams of a ring, and its stages */
+  bool in_turn;                 /* the parts of sums come one after the other */
+};
+
+/* Its rings, or its sums in their place. */
+PORTABLE int32_t linear_team_bytes(const linear_teams &t) {
+  const int32_t rings = t.teams / t.shared * t.depth * LINEAR_TEAM_BLOCKS *
+                        linear_team_block(t.tiles, t.groups * t.shared),
+                sums = t.teams * t.groups * t.tiles * CUDA_TILE_ROWS * OPS_GROUP * (int32_t)sizeof(float);
   return rings > sums ? rings : sums;
 }
 
@@ -385,7 +418,9 @@ linear_kernel *linear_few_kernel(ops_type type, int32_t rows); /* rows: 1, 2 or 
 linear_kernel *linear_tiles_kernel(ops_type type);             /* of one tile of rows, which is there */
 /* groups, tiles: of a warp: 1 and 2 or 4, or 2 and 1, 2 or 4; the tiles are there. */
 linear_kernel *linear_wide_kernel(ops_type type, int32_t groups, int32_t tiles);
-linear_kernel *linear_bf16_kernel(int32_t tiles, int32_t groups); /* tiles: 1, 2, 4, 8 or 16; likewise */
+/* tiles: 1, 2, 4, 8 or 16; likewise. From 4 tiles on a ring may be shared by LINEAR_TEAMS teams of four
+ * groups, or by LINEAR_TEAMS_IN_TURN whose parts come in turn: the sums have one part for all else. */
+linear_kernel *linear_bf16_kernel(const linear_teams &t);
 linear_kernel *linear_f32_kernel(ops_type type);
 int32_t linear_ring_bytes(ops_type type);  /* of a warp of an int8 kernel */
 int32_t linear_stage_bytes(ops_type type); /* of a stage of a stream */

@@ -1,9 +1,10 @@
 /* linear_bf16.cu - linears of BF16 weights and more than a few rows, whose tiles another kernel has made.
  *
  * A block has teams of warps. A team sums one part of GROUPS groups of outputs, or where sums have one part,
- * groups of its own, for TILES tiles of rows: a warp has a group. Weights and tiles come to the team's ring
- * in shared memory, two blocks of inputs a stage. On compute capability 9.0 four warps multiply together,
- * with both factors in shared memory. */
+ * groups of its own, for TILES tiles of rows: a warp has a group. Weights and tiles come to a ring in shared
+ * memory, two blocks of inputs a stage. SHARED teams have one ring: where they sum the same inputs, a tile
+ * serves them all. On compute capability 9.0 four warps multiply together, with both factors in shared
+ * memory. */
 #include "kernels/cuda/device_team.cuh"
 #include "kernels/cuda/linear_steps.cuh"
 
@@ -19,9 +20,10 @@ constexpr int32_t TEAM_ALIGNMENT = 256;
 static_assert(TEAM_GROUP_BYTES % TEAM_ALIGNMENT == 0 && TILE_BYTES % TEAM_ALIGNMENT == 0,
               "so are blocks and stages");
 
+/* The teams of a ring. Templates take GROUPS, all of theirs, where they copy. */
 struct team {
-  int32_t thread;     /* of it */
-  int32_t unit, part; /* of its first group, and which part of them it sums */
+  int32_t thread;     /* of them */
+  int32_t unit, part; /* of their first group, and which part of them they sum */
   uint8_t *ring;
 };
 
@@ -101,8 +103,10 @@ DEVICE_CODE void team_copy_tiles(const team &t, team_source<TILES, GROUPS> &s, u
 template <int GROUPS> constexpr bool team_together = DEVICE_TEAMS &&GROUPS == 4;
 
 /* Begins to add a block: with the products of a team, or of each warp by itself. */
-template <int TILES, int GROUPS> DEVICE_CODE void team_add(const uint8_t *block, float acc[TILES][4]) {
-  const uint8_t *tiles = block + GROUPS * TEAM_GROUP_BYTES;
+template <int TILES, int GROUPS, int SHARED>
+DEVICE_CODE void team_add(const uint8_t *block, float acc[TILES][4]) {
+  const uint8_t *tiles = block + SHARED * GROUPS * TEAM_GROUP_BYTES;
+  block += (int32_t)threadIdx.x / (GROUPS * DEVICE_LANES) % SHARED * (GROUPS * TEAM_GROUP_BYTES);
   if constexpr (team_together<GROUPS>) {
     constexpr int32_t chunk = TILE_BYTES / (OPS_BLOCK / CUDA_BF16_CHUNK);
     DEVICE_UNROLL
@@ -134,93 +138,165 @@ DEVICE_CODE void team_copy_stage(const team &t, team_source<TILES, GROUPS> &s, u
   }
 }
 
-/* Until the oldest stage of a ring of so many is there. */
-DEVICE_CODE void team_wait_for_stage(int32_t depth) {
-  if (depth >= 6)
+/* What a kernel is made for. */
+template <int TILES_, int GROUPS_, int SHARED_ = 1, bool IN_TURN_ = false> struct team_plan {
+  static constexpr int TILES = TILES_, GROUPS = GROUPS_, SHARED = SHARED_, ALL = GROUPS * SHARED;
+  static constexpr bool IN_TURN = IN_TURN_, TOGETHER = team_together<GROUPS>;
+  static constexpr int32_t TEAMS = IN_TURN ? SHARED : LINEAR_TEAMS; /* of a block at most */
+  static constexpr int32_t BLOCK = linear_team_block(TILES, ALL), STAGE = LINEAR_TEAM_BLOCKS * BLOCK;
+  /* Stages of a ring that are not on their way while another one is multiplied, that one among them. */
+  static constexpr int32_t BEHIND = SHARED > 1 ? 2 : 1;
+};
+
+/* Until the oldest of so many stages that were on their way is there. */
+DEVICE_CODE void team_wait_for_stage(int32_t count) {
+  if (count >= 5)
     device_copies_wait<4>();
-  else if (depth == 5)
+  else if (count == 4)
     device_copies_wait<3>();
-  else if (depth == 4)
+  else if (count == 3)
     device_copies_wait<2>();
-  else if (depth == 3)
+  else if (count == 2)
     device_copies_wait<1>();
   else
     device_copies_wait<0>();
 }
 
-/* Leaves the sums [slots][rows][OPS_GROUP] in place of the rings. The weights of the first stages are on
- * their way. */
-template <int TILES, int GROUPS>
-DEVICE_CODE float *team_sums(const linear_args &a, const team &t, team_source<TILES, GROUPS> &s,
-                             uint8_t *memory) {
-  constexpr int32_t bytes = linear_team_block(TILES, GROUPS), stage = LINEAR_TEAM_BLOCKS * bytes;
-  constexpr bool together = team_together<GROUPS>;
-  float acc[TILES][4] = {};
-  const int32_t all = a.columns / OPS_BLOCK, longest = (all + a.parts - 1) / a.parts, depth = a.stream.depth;
-  uint8_t *reading = t.ring, *writing = t.ring, *const end = t.ring + depth * stage;
-  DEVICE_NO_UNROLL
-  for (; writing + stage < end; writing += stage) {
-    team_copy_stage<TILES, GROUPS>(t, s, writing, false);
-    device_copies_end();
-  }
-  if constexpr (together) device_team_wait<TILES>(acc);
-  DEVICE_NO_UNROLL
-  for (int32_t block = 0; block < longest; block += LINEAR_TEAM_BLOCKS) {
-    team_wait_for_stage(depth);
-    if constexpr (together) device_team_publish(), device_team_wait<TILES>(acc);
-    __syncthreads();
-    team_copy_stage<TILES, GROUPS>(t, s, writing, true);
-    device_copies_end();
-    if constexpr (together) device_team_begin();
+template <int TILES> struct team_acc { float of[TILES][4]; };
+
+template <int TILES> DEVICE_CODE void team_acc_add(team_acc<TILES> &to, const team_acc<TILES> &x) {
+  DEVICE_UNROLL
+  for (int32_t i = 0; i < TILES; i++) {
     DEVICE_UNROLL
-    for (int32_t i = 0; i < LINEAR_TEAM_BLOCKS; i++) team_add<TILES, GROUPS>(reading + i * bytes, acc);
-    if constexpr (together) device_team_end();
-    writing = reading;
-    reading = reading + stage < end ? reading + stage : t.ring;
+    for (int32_t k = 0; k < 4; k++) to.of[i][k] += x.of[i][k];
   }
-  if constexpr (together) device_team_wait<TILES>(acc);
+}
+
+/* The sums of parts that come in turn: (p0 + p1) + (p2 + p3). */
+template <int TILES> struct team_parts {
+  team_acc<TILES> first, pair;
+  DEVICE_CODE void end(int32_t part, team_acc<TILES> &acc) {
+    if (part % 2 == 0) {
+      first = acc;
+    } else {
+      team_acc_add(acc, first);
+      if (part == 1) pair = acc;
+      if (part == 3) team_acc_add(acc, pair);
+    }
+    if (part < 3) acc = {};
+  }
+};
+
+/* How far a ring is. */
+struct team_ring {
+  uint8_t *reading, *writing, *begin, *end;
+};
+
+DEVICE_CODE uint8_t *team_next(const team_ring &r, uint8_t *stage, int32_t bytes) {
+  return stage + bytes < r.end ? stage + bytes : r.begin;
+}
+
+/* Adds the next `count` blocks of inputs. */
+template <class P>
+DEVICE_CODE void team_add_blocks(const linear_args &a, const team &t, team_source<P::TILES, P::ALL> &s,
+                                 team_ring &r, int32_t count, team_acc<P::TILES> &acc) {
+  DEVICE_NO_UNROLL
+  for (int32_t block = 0; block < count; block += LINEAR_TEAM_BLOCKS) {
+    team_wait_for_stage(a.stream.depth - P::BEHIND);
+    if constexpr (P::TOGETHER) device_team_publish(), device_team_wait<P::TILES, P::BEHIND - 1>(acc.of);
+    __syncthreads();
+    team_copy_stage<P::TILES, P::ALL>(t, s, r.writing, true);
+    device_copies_end();
+    if constexpr (P::TOGETHER) device_team_begin();
+    DEVICE_UNROLL
+    for (int32_t i = 0; i < LINEAR_TEAM_BLOCKS; i++)
+      team_add<P::TILES, P::GROUPS, P::SHARED>(r.reading + i * P::BLOCK, acc.of);
+    if constexpr (P::TOGETHER) device_team_end();
+    r.writing = team_next(r, r.writing, P::STAGE);
+    r.reading = team_next(r, r.reading, P::STAGE);
+  }
+  if constexpr (P::TOGETHER) device_team_wait<P::TILES, 0>(acc.of);
+}
+
+/* Leaves the sums [slots][rows][OPS_GROUP] in place of the rings. The weights of the first stages are on
+ * their way. Teams with a ring of their own overwrite the stage that they have multiplied before; those that
+ * share one the stage before that, so that products go on meanwhile. */
+template <class P>
+DEVICE_CODE float *team_sums(const linear_args &a, const team &t, team_source<P::TILES, P::ALL> &s,
+                             uint8_t *memory) {
+  team_acc<P::TILES> acc = {};
+  const int32_t blocks = a.columns / OPS_BLOCK, longest = (blocks + a.parts - 1) / a.parts;
+  team_ring r = {t.ring, t.ring, t.ring, t.ring + a.stream.depth * P::STAGE};
+  DEVICE_NO_UNROLL
+  for (; r.writing + P::BEHIND * P::STAGE < r.end; r.writing += P::STAGE) {
+    team_copy_stage<P::TILES, P::ALL>(t, s, r.writing, false);
+    device_copies_end();
+  }
+  if constexpr (P::TOGETHER) device_team_wait<P::TILES, 0>(acc.of);
+  if constexpr (P::IN_TURN) {
+    team_parts<P::TILES> parts = {};
+    DEVICE_NO_UNROLL
+    for (int32_t part = 0; part < LINEAR_PARTS; part++) {
+      team_add_blocks<P>(a, t, s, r, blocks / LINEAR_PARTS, acc);
+      parts.end(part, acc);
+    }
+  } else {
+    team_add_blocks<P>(a, t, s, r, longest, acc);
+  }
   device_copies_wait<0>();
   __syncthreads();
   float *sums = (float *)memory;
   const int32_t slot = (t.unit + t.thread / DEVICE_LANES) * a.parts + t.part;
-  linear_put_steps<TILES, TILES * CUDA_TILE_ROWS>(acc, sums + slot * TILES * CUDA_TILE_ROWS * OPS_GROUP);
+  linear_put_steps<P::TILES, P::TILES * CUDA_TILE_ROWS>(acc.of,
+                                                        sums + slot * P::TILES * CUDA_TILE_ROWS * OPS_GROUP);
   __syncthreads();
   return sums;
 }
 
-template <int TILES, int GROUPS>
-static __global__ void __launch_bounds__(LINEAR_TEAMS *GROUPS *DEVICE_LANES, TILES == 1 ? 2 : 1)
+template <class P>
+static __global__ void __launch_bounds__(P::TEAMS *P::GROUPS *DEVICE_LANES, P::TILES == 1 ? 2 : 1)
     linear_bf16(const __grid_constant__ linear_args a) {
   CUDA_SHARED(memory);
-  constexpr int32_t rows_max = TILES * CUDA_TILE_ROWS, block = linear_team_block(TILES, GROUPS);
-  const int32_t first = (int32_t)blockIdx.x * rows_max, ring = a.stream.depth * LINEAR_TEAM_BLOCKS * block;
+  constexpr int32_t rows_max = P::TILES * CUDA_TILE_ROWS;
+  const int32_t first = (int32_t)blockIdx.x * rows_max, ring = a.stream.depth * P::STAGE;
   const int32_t left = linear_row_count(a.rows) - first, count = left < rows_max ? left : rows_max;
-  const team t = team_of<GROUPS>(a, memory + (int32_t)threadIdx.x / (GROUPS * DEVICE_LANES) * ring);
-  team_source<TILES, GROUPS> s = {};
+  const team t = team_of<P::ALL>(a, memory + (int32_t)threadIdx.x / (P::ALL * DEVICE_LANES) * ring);
+  team_source<P::TILES, P::ALL> s = {};
   if (count > 0) {
-    s = team_source_of<TILES, GROUPS>(a, t, first, count);
+    s = team_source_of<P::TILES, P::ALL>(a, t, first, count);
     DEVICE_NO_UNROLL
-    for (int32_t i = 0; i < ring - LINEAR_TEAM_BLOCKS * block; i += block)
-      team_copy_weights<TILES, GROUPS>(t, s, t.ring + i);
+    for (int32_t i = 0; i < ring - P::BEHIND * P::STAGE; i += P::BLOCK)
+      team_copy_weights<P::TILES, P::ALL>(t, s, t.ring + i);
   }
   device_wait_for_previous();
   device_let_next_begin();
   if (count <= 0) return;
-  linear_finish_rows(a, {0, a.units}, team_sums<TILES, GROUPS>(a, t, s, memory), rows_max, first, count,
+  linear_finish_rows(a, {0, a.units}, team_sums<P>(a, t, s, memory), rows_max, first, count,
                      (int32_t)blockDim.x);
 }
 
-linear_kernel *linear_bf16_kernel(int32_t tiles, int32_t groups) {
-  switch (tiles) {
+template <int TILES> static linear_kernel *kernel_of_many(const linear_teams &t) {
+  constexpr int groups = LINEAR_TEAM_GROUPS;
+  return t.in_turn      ? linear_bf16<team_plan<TILES, groups, LINEAR_TEAMS_IN_TURN, true>>
+         : t.shared > 1 ? linear_bf16<team_plan<TILES, groups, LINEAR_TEAMS>>
+                        : linear_bf16<team_plan<TILES, groups>>;
+}
+
+template <int TILES> static linear_kernel *kernel_of_few(const linear_teams &t) {
+  return t.groups == 2 ? linear_bf16<team_plan<TILES, 2>> : linear_bf16<team_plan<TILES, 4>>;
+}
+
+linear_kernel *linear_bf16_kernel(const linear_teams &t) {
+  switch (t.tiles) {
   case 1:
-    return groups == 2 ? linear_bf16<1, 2> : linear_bf16<1, 4>;
+    return kernel_of_few<1>(t);
   case 2:
-    return groups == 2 ? linear_bf16<2, 2> : linear_bf16<2, 4>;
+    return kernel_of_few<2>(t);
   case 4:
-    return linear_bf16<4, 4>;
+    return kernel_of_many<4>(t);
   case 8:
-    return linear_bf16<8, 4>;
+    return kernel_of_many<8>(t);
   default:
-    return linear_bf16<LINEAR_BF16_TILES, 4>;
+    return kernel_of_many<LINEAR_BF16_TILES>(t);
   }
 }

@@ -572,11 +572,16 @@ static void many_rows_of_large_linears_equal_the_reference(void **) {
       check_trio(t, a, OPS_MATH_INT8, rows == 30 ? 32 : rows == 75 ? 128 : rows);
     }
   }
-  const trio t(OPS_BF16, WIDE, 1056);
-  for (int32_t rows : {30, 40, 75}) {
-    act a(random_floats((size_t)(rows * 1056)), rows);
-    check_trio(t, a, OPS_MATH_BF16, rows == 30 ? 32 : rows == 40 ? 64 : 128);
+  for (int32_t columns : {1056, 1280}) { /* of the second, parts are whole stages, and come in turn */
+    const trio t(OPS_BF16, WIDE, columns);
+    for (int32_t rows : {30, 40, 75}) {
+      act a(random_floats((size_t)(rows * columns)), rows);
+      check_trio(t, a, OPS_MATH_BF16, rows == 30 ? 32 : rows == 40 ? 64 : 128);
+    }
   }
+  const trio shared(OPS_BF16, 2 * WIDE, 576); /* sums of one part: four teams share tiles */
+  act a(random_floats(75 * 576), 75);
+  check_trio(shared, a, OPS_MATH_BF16, 128);
 }
 
 /* More blocks for all tiles of rows than run at once, of few inputs: a block takes two of them. And of more

@@ -19,7 +19,7 @@ import tempfile
 import time
 
 from bench_attempts import Attempts, interleave, turns
-from bench_machine import Contention, Failure, busy_neighbour, command, cpu_info, describe_load, say
+from bench_machine import Contention, Failure, busy_neighbour, command, cpu_info, describe_load, leave, say
 from bench_drafts import measure_drafts
 from bench_features import ROW as FEATURES, measure_features
 from bench_first import measure_first
@@ -692,10 +692,6 @@ def read_options():
         p.error(f"--only: no row begins with '{o.only}'; rows: {'; '.join(make_rows(2))}")
     open_peer(o)  # one that was named must be there
     return o
-
-
-def leave(signal_number, _):
-    sys.exit(128 + signal_number)  # so that servers and neighbours are ended on the way
 
 
 def main():

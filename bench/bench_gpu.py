@@ -3,7 +3,7 @@
 weights at the rate that this run measured; with --peer, a model file beside llama.cpp on the same GPU, by
 turns; and with --draft, that file with a draft on a second GPU. Prints a table for people and, with --json,
 one JSON object a line, as bench_cpu.py does. A row that could not be measured has holds: false, and where one
-does not hold the status is 1: without a peer and a draft, always.
+does not hold the status is 1: without a peer and a draft, unless --only leaves their rows out.
 
   bench/bench_gpu.py [--device cuda:0] [--bin DIR] [--model FILE [--peer DIR] [--draft FILE]
                      [--draft-device cuda:1]] [--only ROW] [--quick] [--json FILE] [--markdown FILE]
@@ -17,13 +17,14 @@ import argparse
 import json
 import os
 import pathlib
+import signal
 import statistics
 import sys
 import tempfile
 
 from bench_cublas import Cublas
 from bench_gpu_pair import GpuPair, make_pair_rows, pair_parts
-from bench_machine import Failure, command, say
+from bench_machine import Failure, command, leave, say
 from bench_peer import Peer
 from bench_table import Table, least, markdown_table, most, plain_table, reported
 
@@ -149,7 +150,8 @@ def measure_small(gpu, table):
 
 
 def measure_cublas(gpu, table, cublas):
-    """The same prompt, had its linears taken as long as cuBLAS's products: all else is ours in both."""
+    """The same prompt, had its linears taken as long as cuBLAS's products by the times of BF16_ROWS rows: all
+    else is ours in both."""
     _, own = gpu.speeds(BF16_MODEL)
     ops = gpu.ops(BF16_MODEL, FAR_CONTEXT, BF16_ROWS)
     ours = sum(ops[name] for name in BF16_LINEARS)
@@ -214,6 +216,7 @@ def read_options(arguments=None):
 
 
 def main():
+    signal.signal(signal.SIGTERM, leave)
     o = read_options()
     gpu, table = Gpu(o.bin.resolve(), o.device, o.quick), Table(make_gpu_rows())
     about, commit = gpu.about(), command([gpu.bin / "tandem", "--version"]).stdout.splitlines()[0]

@@ -10,7 +10,7 @@ import subprocess
 
 from bench_attempts import turns
 from bench_heads import ALL
-from bench_machine import command
+from bench_machine import command, end
 from bench_pair import PLAIN, Pair
 from bench_peer import Peer, free_port, wait_for_health
 from bench_real_pair import BEST, CHAT, CODE, DIFFERING, OVER, measure_real_pair, request_of
@@ -63,8 +63,7 @@ def serving(pair, work):
         wait_for_health(process, port, log)
         yield f"http://127.0.0.1:{port}"
     finally:
-        process.terminate()
-        process.wait()
+        end(process)
 
 
 def gains(pair, address):
@@ -93,7 +92,7 @@ def measure_other(pair, table, work):
     with open(CODE) as f:
         prompts = [request_of(r) for r in map(json.loads, f)]
     cpu = copy.copy(pair)
-    cpu.flags, cpu.threads = (), len(os.sched_getaffinity(0))
+    cpu.flags, cpu.threads = ("--device", "cpu"), len(os.sched_getaffinity(0))
     expected, _ = Pair(cpu, work).answers(prompts, TOKENS, PLAIN)
     seen, _ = Pair(pair, work).answers(prompts, TOKENS, PLAIN)
     other = [i for i in expected if seen[i]["token_ids"] != expected[i]["token_ids"]]

@@ -21,6 +21,19 @@ class Failure(Exception):
     pass
 
 
+def leave(signal_number, _):
+    sys.exit(128 + signal_number)  # so that servers and neighbours are ended on the way
+
+
+def end(process):
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def command(arguments, seconds=COMMAND_LIMIT):
     """Runs a program to its end, which must be a good one."""
     name = pathlib.Path(str(arguments[0])).name

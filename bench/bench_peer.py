@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 
 from bench_attempts import reason
-from bench_machine import Failure, command
+from bench_machine import Failure, command, end
 
 MORE = os.environ.get("TANDEM_PEER_FLAGS", "").split()  # of each llama-server, such as --no-repack
 PEER_LIMIT = 300  # seconds for one measurement
@@ -75,12 +75,7 @@ class Peer:
                 wait_for_health(process, port, log)
                 yield Server(port)
             finally:
-                process.terminate()
-                try:
-                    process.wait(10)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+                end(process)
 
 
 def enter(stack, server):

@@ -13,7 +13,7 @@
 #define ENGINE_CHUNK_MAX 512
 #define ENGINE_JOBS_MAX  32 /* of a batch; their rows together are MODEL_ROWS_MAX at most */
 
-/* Rows of that one. best: the device's, 0 where any number will do */
+/* Rows of a prefill job that holds up nobody. best: the device's, 0 where any number will do */
 static inline int32_t engine_prompt_rows(int32_t best) {
   return best == 0 ? ENGINE_CHUNK : min_i32(best, ENGINE_CHUNK_MAX);
 }

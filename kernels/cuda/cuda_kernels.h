@@ -38,7 +38,8 @@ typedef struct cuda_batch {
   const ops_sampling *choices; /* [head_count - logit_count] */
   const int32_t *capture_rows; /* [capture_count] */
   const cuda_run *runs;        /* [run_count]: all rows, in their order */
-  const cuda_run *long_runs;   /* [long_run_count], likewise; count 0: some rows are staged */
+  const cuda_run *long_runs;   /* [long_run_count], likewise; count 0: some rows are
+                                staged, or they are CUDA_RUN_ROWS or fewer */
   int32_t row_count, head_count, logit_count, capture_count, run_count, long_run_count;
 } cuda_batch;
 

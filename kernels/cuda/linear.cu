@@ -12,7 +12,7 @@ constexpr int32_t SHARED_BYTES =
     96 << 10; /* likewise; every GPU from compute capability 8.0 on has so many */
 
 constexpr int32_t TEAM_DEPTH = 6;        /* stages of a team's ring at most */
-constexpr int32_t TEAM_SHARED_TILES = 4; /* that teams share, or more */
+constexpr int32_t TEAM_SHARED_TILES = 4; /* from so many on teams may share them */
 
 constexpr int32_t STREAM_DEPTH = 8;         /* stages of a warp's ring */
 constexpr int32_t TILES_WARPS_LEAST = 8;    /* that are to be left where tiles lie in shared memory */
@@ -24,7 +24,7 @@ constexpr int32_t WIDE_BLOCKS = 96;     /* of weights, one after the other, that
 constexpr int32_t STREAM_ROWS = 16;     /* of two types; of one type, one tile */
 /* Blocks of weights of a group that a processor must get for streams to pay. */
 constexpr int32_t STREAM_BLOCKS = 32;
-constexpr int32_t STREAM_FEW_BLOCKS = 10; /* of LINEAR_FEW_ROWS or fewer */
+constexpr int32_t STREAM_CHAIN_BLOCKS = 10; /* where sums have one part, and rows are few */
 
 static int32_t smaller(int32_t a, int32_t b) {
   return a < b ? a : b;
@@ -193,10 +193,11 @@ static bool launch_tiles(cudaStream_t stream, linear_args a, ops_type type, cuda
   return true;
 }
 
-/* Small linears are done sooner by the blocks of linear_int8.cu. */
+/* Small linears are done sooner by the blocks of linear_int8.cu; but not long chains of few rows. */
 static bool large(const linear_args &a) {
   const int64_t groups = (int64_t)a.groups * (a.swiglu ? 2 : 1);
-  const int64_t each = few_rows(a) <= LINEAR_FEW_ROWS ? STREAM_FEW_BLOCKS : STREAM_BLOCKS;
+  const bool chains = a.parts == 1 && few_rows(a) <= LINEAR_FEW_ROWS;
+  const int64_t each = chains ? STREAM_CHAIN_BLOCKS : STREAM_BLOCKS;
   return groups * (a.columns / OPS_BLOCK) >= each * launch_processors();
 }
 
@@ -374,7 +375,9 @@ static linear_teams share_tiles(const linear_args &a, linear_teams t) {
   if (a.parts == 1) t.teams = 1;
   sharing.in_turn = a.parts > 1;
   sharing.teams = sharing.shared = sharing.in_turn ? LINEAR_TEAMS_IN_TURN : LINEAR_TEAMS;
+  sharing.depth = LINEAR_TEAM_BEHIND + 1;
   if (sharing.in_turn && (!may_take_turns(a) || a.store.angles)) return t;
+  if (linear_team_bytes(sharing) > launch_shared_max()) return t;
   return team_traffic(a, sharing) < team_traffic(a, t) ? sharing : t;
 }
 

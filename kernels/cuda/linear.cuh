@@ -382,11 +382,12 @@ DEVICE_CODE bool linear_is_second(const linear_pair &p) {
 
 /* --- BF16 weights, more than a few rows (linear_bf16.cu) --- */
 
-constexpr int32_t LINEAR_TEAMS = 4; /* of a block: for the parts of its groups, or for other groups */
-constexpr int32_t LINEAR_TEAMS_IN_TURN = 2;
+constexpr int32_t LINEAR_TEAMS = 4;         /* of a block: for the parts of its groups, or for other groups */
+constexpr int32_t LINEAR_TEAMS_IN_TURN = 2; /* where each takes all parts, one after the other */
 constexpr int32_t LINEAR_TEAM_GROUPS = 4; /* of a team: a warp has one; or half as many, of up to two tiles */
 constexpr int32_t LINEAR_BF16_TILES = 16; /* of rows of a block at most */
 constexpr int32_t LINEAR_TEAM_BLOCKS = 2; /* of inputs, of a stage */
+constexpr int32_t LINEAR_TEAM_BEHIND = 2; /* stages of a ring that teams share, which are not on their way */
 
 /* Bytes of a block of a stage, of which the tiles come last. groups: of all teams of the ring. */
 PORTABLE constexpr int32_t linear_team_block(int32_t tiles, int32_t groups) {

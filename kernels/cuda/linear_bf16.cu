@@ -3,8 +3,8 @@
  * A block has teams of warps. A team sums one part of GROUPS groups of outputs, or where sums have one part,
  * groups of its own, for TILES tiles of rows: a warp has a group. Weights and tiles come to a ring in shared
  * memory, two blocks of inputs a stage. SHARED teams have one ring: where they sum the same inputs, a tile
- * serves them all. On compute capability 9.0 four warps multiply together, with both factors in shared
- * memory. */
+ * serves them all; so two teams may do that take all parts, one after the other. On compute capability 9.0
+ * four warps multiply together, with both factors in shared memory. */
 #include "kernels/cuda/device_team.cuh"
 #include "kernels/cuda/linear_steps.cuh"
 
@@ -20,7 +20,7 @@ constexpr int32_t TEAM_ALIGNMENT = 256;
 static_assert(TEAM_GROUP_BYTES % TEAM_ALIGNMENT == 0 && TILE_BYTES % TEAM_ALIGNMENT == 0,
               "so are blocks and stages");
 
-/* The teams of a ring. Templates take GROUPS, all of theirs, where they copy. */
+/* The teams of a ring, as one. In what copies, GROUPS is the number of all their groups. */
 struct team {
   int32_t thread;     /* of them */
   int32_t unit, part; /* of their first group, and which part of them they sum */
@@ -144,8 +144,9 @@ template <int TILES_, int GROUPS_, int SHARED_ = 1, bool IN_TURN_ = false> struc
   static constexpr bool IN_TURN = IN_TURN_, TOGETHER = team_together<GROUPS>;
   static constexpr int32_t TEAMS = IN_TURN ? SHARED : LINEAR_TEAMS; /* of a block at most */
   static constexpr int32_t BLOCK = linear_team_block(TILES, ALL), STAGE = LINEAR_TEAM_BLOCKS * BLOCK;
-  /* Stages of a ring that are not on their way while another one is multiplied, that one among them. */
-  static constexpr int32_t BEHIND = SHARED > 1 ? 2 : 1;
+  /* Stages of a ring that are not on their way: the one that is multiplied, and one before it that may still
+   * be. */
+  static constexpr int32_t BEHIND = SHARED > 1 ? LINEAR_TEAM_BEHIND : 1;
 };
 
 /* Until the oldest of so many stages that were on their way is there. */

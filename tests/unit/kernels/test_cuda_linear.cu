@@ -522,10 +522,12 @@ static const int32_t ODD = 37, LONG_INPUTS = 4352;
 
 /* With as much shared memory as a large GPU has. */
 struct large_gpu {
-#ifndef __CUDACC__
+#ifdef __CUDACC__
+  explicit large_gpu(bool = true) {}
+#else
   const int usual = shim::shared_max;
-  large_gpu() {
-    shim::shared_max = 227 << 10;
+  explicit large_gpu(bool wanted = true) {
+    if (wanted) shim::shared_max = 227 << 10;
   }
   ~large_gpu() {
     shim::shared_max = usual;
@@ -584,6 +586,13 @@ static void many_rows_of_large_linears_equal_the_reference(void **) {
   check_trio(shared, a, OPS_MATH_BF16, 128);
 }
 
+/* Where a ring of as many stages as teams need who share tiles has no room, they do not share. */
+static void a_small_gpu_has_tiles_for_each_team(void **) {
+  const trio t(OPS_BF16, 2 * WIDE, 576);
+  act a(random_floats(30 * 576), 30);
+  check_trio(t, a, OPS_MATH_BF16, 32);
+}
+
 /* More blocks for all tiles of rows than run at once, of few inputs: a block takes two of them. And of more
  * inputs in several turns, each of which has fewer stages than there is room for. */
 static void many_rows_of_many_outputs_equal_the_reference(void **) {
@@ -639,7 +648,7 @@ static const normed_case NORMED[] = {
     {OPS_Q4_1, 20, 4096, 9},   {OPS_Q6_K, 40, 2048, 3},  {OPS_F16, 35, 64, 4},      {OPS_Q4_K, 16, 2304, 17},
     {OPS_Q5_K, 130, 1536, 1},  {OPS_Q3_K, 130, 1536, 4}, {OPS_Q4_K, 130, 1536, 12}, {OPS_Q4_K, 130, 1024, 33},
     {OPS_Q4_K, 300, 1536, 20}, {OPS_BF16, 130, 1056, 1}, {OPS_BF16, 70, 576, 7},    {OPS_BF16, 20, 4096, 9},
-    {OPS_BF16, 130, 1024, 33},
+    {OPS_BF16, 130, 1024, 33}, {OPS_BF16, 200, 576, 66},
 };
 
 static void a_linear_takes_its_input_through_a_norm(void **) {
@@ -666,6 +675,7 @@ static void a_linear_takes_its_input_through_a_norm(void **) {
 
 static void swiglu_is_silu_of_gate_times_up(void **) {
   for (const normed_case &c : NORMED) {
+    const large_gpu gpu(c.rows > 64); /* then teams share tiles */
     for (ops_math math : {OPS_MATH_INT8, OPS_MATH_F32, OPS_MATH_BF16}) {
       for (bool with_norm : {false, true}) {
         const batch b(c.rows);
@@ -757,6 +767,7 @@ static void a_linear_stores_what_it_makes(void **) {
                                {OPS_Q6_K, OPS_Q6_K, MANY_HEADS, 2, 1024, 40},
                                {OPS_Q4_0, OPS_Q4_0, MANY_HEADS, 2, 1056, 64},
                                {OPS_BF16, OPS_BF16, 9, 3, 1056, 3},
+                               {OPS_BF16, OPS_BF16, MANY_HEADS, 2, 576, 66},
                                {OPS_BF16, OPS_Q6_K, MANY_HEADS, 2, 1024, 40},
                                /* of one launch */
                                {OPS_Q4_K, OPS_Q6_K, MANY_HEADS, 2, 1536, 1},
@@ -770,6 +781,7 @@ static void a_linear_stores_what_it_makes(void **) {
                                {OPS_Q6_K, OPS_Q4_K, 4, 2, 1024, 2},
                                {OPS_Q4_K, OPS_Q6_K, 4, 2, 1024, 17}};
   for (const stored_case &c : cases) {
+    const large_gpu gpu(c.rows > 64);
     const std::vector<matrix> m = {make_matrix(c.type, c.heads * 64, c.columns),
                                    make_matrix(c.type, c.kv_heads * 64, c.columns),
                                    make_matrix(c.values, c.kv_heads * 64, c.columns)};
@@ -873,6 +885,7 @@ int main(void) {
       cmocka_unit_test(any_numbers_of_bf16_are_summed_like_the_reference),
       cmocka_unit_test(some_rows_of_large_linears_equal_the_reference),
       cmocka_unit_test(many_rows_of_large_linears_equal_the_reference),
+      cmocka_unit_test(a_small_gpu_has_tiles_for_each_team),
       cmocka_unit_test(many_rows_of_many_outputs_equal_the_reference),
       cmocka_unit_test(large_matrices_are_not_parted),
       cmocka_unit_test(a_linear_takes_its_input_through_a_norm),

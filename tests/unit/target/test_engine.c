@@ -569,6 +569,45 @@ static void a_failed_verify_leaves_nothing(void **state) {
   close_setup(s);
 }
 
+/* The logprobs of the token after `count` rows of a prompt, and of its alternatives. */
+static void next_of(setup *s, int32_t slot, int32_t count, ranking_token to[LOGPROBS]) {
+  const engine_job job = {.kind = ENGINE_VERIFY,
+                          .slot = slot,
+                          .kv_length = count,
+                          .count = 1,
+                          .tokens = {1},
+                          .parents = {-1},
+                          .sampling = samplings[0],
+                          .prompt_length = count + 1,
+                          .logprobs = LOGPROBS,
+                          .sampled_max = 1};
+  const engine_result r = run(s, &job);
+  assert_int_equal(r.code, ERR_OK);
+  memcpy(to, r.logprobs, LOGPROBS * sizeof *to);
+}
+
+/* As a device reads a prompt that does best with many rows (device.h: prompt_rows), and as others do. */
+static void a_large_piece_of_a_prompt_equals_small_ones(void **state) {
+  (void)state;
+  enum { ROWS = 300 };
+  setup *s = open_setup(NULL);
+  engine_job whole = {.kind = ENGINE_PREFILL, .slot = 0, .count = ROWS};
+  for (int32_t i = 0; i < ROWS; i++) whole.tokens[i] = (i * 7 + 3) % SUPPORT_TINY_VOCAB;
+  engine_result r = run(s, &whole);
+  assert_int_equal(r.code, ERR_OK);
+  assert_int_equal(r.kv_length, ROWS);
+  for (int32_t from = 0; from < ROWS; from += ENGINE_CHUNK) {
+    engine_job piece = {.kind = ENGINE_PREFILL, .slot = 1, .kv_length = from};
+    piece.count = ROWS - from < ENGINE_CHUNK ? ROWS - from : ENGINE_CHUNK;
+    memcpy(piece.tokens, whole.tokens + from, (size_t)piece.count * sizeof *piece.tokens);
+    assert_int_equal(run(s, &piece).code, ERR_OK);
+  }
+  ranking_token after[2][LOGPROBS];
+  for (int32_t slot = 0; slot < 2; slot++) next_of(s, slot, ROWS, after[slot]);
+  assert_memory_equal(after[0], after[1], sizeof after[0]);
+  close_setup(s);
+}
+
 /* Not a fault on purpose: the context is full. */
 static void a_full_context_is_an_error(void **state) {
   (void)state;
@@ -933,6 +972,7 @@ int main(void) {
       cmocka_unit_test(a_shorter_cache_is_desync),
       cmocka_unit_test(stops_and_limits_cut_the_chain),
       cmocka_unit_test(a_failed_verify_leaves_nothing),
+      cmocka_unit_test(a_large_piece_of_a_prompt_equals_small_ones),
       cmocka_unit_test(a_full_context_is_an_error),
       cmocka_unit_test(a_rollback_behind_the_back_is_seen),
       cmocka_unit_test(selfcheck_finds_a_wrong_token),

@@ -96,13 +96,19 @@ class Gpu:
                         "--json"])
         return json.loads(done.stdout)
 
-    def speeds(self, model, context=CONTEXT, prompt=PROMPT):
-        """tok/s of plain steps one after the other, and of a prompt up to its first token."""
+    def seconds(self, model, context, *items):
+        """The median of each item of bench_step."""
         os.environ["TANDEM_TEST_DEVICE"] = self.device
-        items = (f"decode:{DECODE}", f"prompt:{prompt}")
         done = command([self.bin / "bench_step", model, 1, context, 3, *items])
-        decode, first = map(statistics.median, json.loads(done.stdout)["us"])
-        return DECODE * 1e6 / decode, prompt * 1e6 / first
+        return [statistics.median(us) / 1e6 for us in json.loads(done.stdout)["us"]]
+
+    def decode(self, model, context):
+        """tok/s of plain steps one after the other."""
+        return DECODE / self.seconds(model, context, f"decode:{DECODE}")[0]
+
+    def prompt(self, model):
+        """tok/s of a prompt up to its first token."""
+        return PROMPT / self.seconds(model, CONTEXT, f"prompt:{PROMPT}")[0]
 
     def number(self):
         """Of the GPU, as llama-bench is to take it."""
@@ -136,7 +142,7 @@ def measure_peer(gpu, table, peer, repetitions):
         raise Failure("the peer does not compute on a GPU: bench/get_peer.sh --cuda DIR")
     where, own, others = (*ON_GPU, "-mg", gpu.number()), [], []
     for _ in range(repetitions):
-        own.append(gpu.speeds(peer.model))
+        own.append((gpu.decode(peer.model, CONTEXT), gpu.prompt(peer.model)))
         others.append((peer.decode(1, CONTEXT, DECODE, *where), peer.bench(1, "-p", PROMPT, "-n", 0, *where)))
     for row, a, b in zip((DECODES, PROMPTS), zip(*own), zip(*others)):
         a, b = statistics.median(a), statistics.median(b)
@@ -146,13 +152,13 @@ def measure_peer(gpu, table, peer, repetitions):
 def measure_small(gpu, table):
     if not SMALL_MODEL.exists():
         raise Failure(f"{SMALL_MODEL} is missing: scripts/get_model.sh fetches it")
-    table.set(SMALL, gpu.speeds(SMALL_MODEL, 128, 128)[0], f"{DECODE} tokens after 128")
+    table.set(SMALL, gpu.decode(SMALL_MODEL, 128), f"{DECODE} tokens after 128")
 
 
 def measure_cublas(gpu, table, cublas):
     """The same prompt, had its linears taken as long as cuBLAS's products by the times of BF16_ROWS rows: all
     else is ours in both."""
-    _, own = gpu.speeds(BF16_MODEL)
+    own = gpu.prompt(BF16_MODEL)
     ops = gpu.ops(BF16_MODEL, FAR_CONTEXT, BF16_ROWS)
     ours = sum(ops[name] for name in BF16_LINEARS)
     theirs = cublas(int(gpu.number())).linears(tuple(BF16_LINEARS.values()), BF16_LAYERS, BF16_ROWS)

@@ -68,11 +68,11 @@ def serving(pair, work):
 
 def gains(pair, address):
     """{sessions: (total tok/s with a draft over without, and with it)}. The first load, whose prompts nobody
-    has read before, does not count."""
+    has read before, does not count: its number comes again."""
     loads = ",".join(map(str, (max(SESSIONS), *SESSIONS)))
     done = command([pair.bin / "tandem", "bench", "serve", address, ALL, "--concurrency", loads,
                     "--speculation", "both", "--max-tokens", TOKENS, "--json"])
-    drafted = [r for r in map(json.loads, done.stdout.splitlines()) if r["speculation"]][1:]
+    drafted = [r for r in map(json.loads, done.stdout.splitlines()) if r["speculation"]]
     return {r["concurrency"]: (r["gain"], r["output_tokens_per_second"]) for r in drafted}
 
 

@@ -216,6 +216,46 @@ DEVICE_CODE void attention_join_head(const attention_job &j, size_t head, int32_
       j.y[head * (size_t)dim + (size_t)(d + i)] = y.x[i];
 }
 
+/* --- blocks of several queries of a run: each is a row and a head of one key-value head's group --- */
+
+typedef struct attention_queries {
+  const attention_job &j;
+  cuda_run run;
+  int32_t kv_head, group, first; /* the first query of the run's */
+
+  /* Index in q and y of a query that is there, in heads. */
+  __device__ __forceinline__ size_t at(int32_t query) const {
+    const int32_t i = first + query, row = i / group;
+    return attention_head_at(j, run.first + row, kv_head * group + i - row * group);
+  }
+} attention_queries;
+
+/* Does a row see something of a split? seen: what it sees of each chunk. */
+DEVICE_CODE bool attention_sees_split(const uint32_t seen[ATTENTION_CHUNKS]) {
+  uint32_t any = 0;
+  DEVICE_UNROLL for (int c = 0; c < ATTENTION_CHUNKS; c++) any |= seen[c];
+  return any != 0;
+}
+
+/* Says that no query of the block sees anything of a split. there: does this thread have a query? */
+DEVICE_CODE void attention_leave_nothing(const attention_queries &b, bool there, int32_t split) {
+  if (there) b.j.partials[b.at((int32_t)threadIdx.x) * (size_t)b.j.splits + (size_t)split].keys = 0;
+}
+
+/* The last of `count` blocks of the same queries joins what all of them have left. row_of: a query's row, or
+ * `nobody` where there is no query. flag: of the block's shared memory. */
+template <int QUERIES, int ROW>
+DEVICE_CODE void attention_meet(const attention_queries &b, int32_t count, const int32_t *row_of,
+                                int32_t nobody, int32_t *flag) {
+  int32_t *arrived = b.j.arrived + blockIdx.x * gridDim.y + blockIdx.y;
+  if (!attention_is_last(arrived, count, flag)) return;
+  const int32_t warps = (int32_t)blockDim.x / DEVICE_LANES;
+  DEVICE_NO_UNROLL
+  for (int32_t q = (int32_t)threadIdx.x / DEVICE_LANES; q < QUERIES; q += warps)
+    for (int32_t from = 0; row_of[q] != nobody && from < ROW; from += ATTENTION_JOINED)
+      attention_join_head(b.j, b.at(q), count, from);
+}
+
 /* --- launches --- */
 
 inline int32_t attention_splits(int32_t positions) {

@@ -59,29 +59,16 @@ template <class P> DEVICE_CODE prefill_memory<P> &prefill_shared() {
 
 /* --- what a block works on --- */
 
-struct prefill_job {
-  const attention_job &j;
-  cuda_run run;
-  int32_t kv_head, group, first; /* the first query of the run's */
-  int32_t rows, end;             /* the block's rows of the run: [rows, end) */
+struct prefill_job : attention_queries {
+  int32_t rows, end; /* the block's rows of the run: [rows, end) */
   cache_area<element> area;
-
-  /* Index in q and y of a query that is there, in heads. */
-  __device__ __forceinline__ size_t at(int32_t query) const {
-    const int32_t i = first + query, row = i / group;
-    return attention_head_at(j, run.first + row, kv_head * group + i - row * group);
-  }
 };
 
 DEVICE_CODE prefill_job prefill_of(const attention_job &j, cuda_run run) {
   const int32_t kv_head = (int32_t)blockIdx.y % j.kv.kv_heads, group = j.heads / j.kv.kv_heads,
                 first = (int32_t)blockIdx.y / j.kv.kv_heads * QUERIES,
                 end = (first + QUERIES - 1) / group + 1;
-  return {j,
-          run,
-          kv_head,
-          group,
-          first,
+  return {{j, run, kv_head, group, first},
           first / group,
           end < run.count ? end : run.count,
           cache_area_of<element>(j.kv, false, j.layer, kv_head)};
@@ -139,9 +126,7 @@ template <class P> DEVICE_CODE bool look_at(const prefill_job &b, int32_t split)
 /* Does the row of this query see something of the split? */
 template <class P> DEVICE_CODE bool sees_split(int32_t query) {
   const prefill_memory<P> &memory = prefill_shared<P>();
-  uint32_t any = 0;
-  DEVICE_UNROLL for (int c = 0; c < CHUNKS; c++) any |= memory.seen[memory.row_of[query]][c];
-  return any != 0;
+  return attention_sees_split(memory.seen[memory.row_of[query]]);
 }
 
 /* --- scores --- */
@@ -352,22 +337,6 @@ DEVICE_CODE void leave(const prefill_job &b, int32_t split, prefill_part at, con
   }
 }
 
-template <class P> DEVICE_CODE void leave_nothing(const prefill_job &b, int32_t split) {
-  const int32_t t = (int32_t)threadIdx.x;
-  if (t < QUERIES && prefill_shared<P>().row_of[t] != NOBODY)
-    b.j.partials[b.at(t) * (size_t)b.j.splits + (size_t)split].keys = 0;
-}
-
-/* The last of the blocks has what all of them have left. */
-template <class P> DEVICE_CODE void meet(const prefill_job &b, int32_t count) {
-  prefill_memory<P> &memory = prefill_shared<P>();
-  int32_t *arrived = b.j.arrived + blockIdx.x * gridDim.y + blockIdx.y;
-  if (!attention_is_last(arrived, count, &memory.arrived)) return;
-  DEVICE_NO_UNROLL
-  for (int32_t q = (int32_t)threadIdx.x / DEVICE_LANES; q < QUERIES; q += CHUNKS)
-    if (memory.row_of[q] != NOBODY) attention_join_head(b.j, b.at(q), count, 0);
-}
-
 /* The split becomes part of what was before it, which is in y meanwhile. Ends with a barrier. */
 template <class P>
 DEVICE_CODE void add_to_whole(const prefill_job &b, prefill_part at, const value_sums<P> &sums) {
@@ -450,8 +419,10 @@ DEVICE_CODE void attend_splits(const prefill_job &b, int32_t first, int32_t end,
     divide<P>(b, at);
     return;
   }
-  if (!begun) leave_nothing<P>(b, first);
-  meet<P>(b, count);
+  prefill_memory<P> &memory = prefill_shared<P>();
+  const int32_t t = (int32_t)threadIdx.x;
+  if (!begun) attention_leave_nothing(b, t < QUERIES && memory.row_of[t] != NOBODY, first);
+  attention_meet<QUERIES, P::ROW>(b, count, memory.row_of, NOBODY, &memory.arrived);
 }
 
 template <class P> static __global__ void __launch_bounds__(THREADS, BLOCKS) attend_prefill(attention_job j) {

@@ -81,27 +81,15 @@ template <class P> static size_t run_bytes(bool spread) {
 
 /* --- what a block works on --- */
 
-struct run_job {
-  const attention_job &j;
-  cuda_run run;
-  int32_t kv_head, group, first; /* the first query of the run's */
-  int32_t old;                   /* positions before it were there before this forward */
+struct run_job : attention_queries {
+  int32_t old; /* positions before it were there before this forward */
   cache_area<element> committed, staged;
-
-  /* Index in q and y of a query that is there, in heads. */
-  __device__ __forceinline__ size_t at(int32_t query) const {
-    const int32_t i = first + query, row = i / group;
-    return attention_head_at(j, run.first + row, kv_head * group + i - row * group);
-  }
 };
 
 DEVICE_CODE run_job run_of(const attention_job &j, cuda_run run, int32_t queries) {
   const int32_t kv_head = (int32_t)blockIdx.y % j.kv.kv_heads;
-  return {j,
-          run,
-          kv_head,
-          j.heads / j.kv.kv_heads,
-          (int32_t)blockIdx.y / j.kv.kv_heads * queries,
+  const int32_t first = (int32_t)blockIdx.y / j.kv.kv_heads * queries;
+  return {{j, run, kv_head, j.heads / j.kv.kv_heads, first},
           0,
           cache_area_of<element>(j.kv, false, j.layer, kv_head),
           cache_area_of<element>(j.kv, true, j.layer, kv_head)};
@@ -195,9 +183,7 @@ template <class P> DEVICE_CODE bool is_seen() {
 /* Does the row of this query see something of the split? */
 template <class P> DEVICE_CODE bool sees_split(int32_t query) {
   const run_memory<P> &memory = run_shared<P>();
-  uint32_t any = 0;
-  DEVICE_UNROLL for (int c = 0; c < CHUNKS; c++) any |= memory.seen[memory.row_of[query]][c];
-  return any != 0;
+  return attention_sees_split(memory.seen[memory.row_of[query]]);
 }
 
 /* --- scores --- */
@@ -554,19 +540,7 @@ template <class P> DEVICE_CODE void leave_nothing(const run_job &b, int32_t spli
   const int32_t t = (int32_t)threadIdx.x;
   device_wait_for_previous();
   device_let_next_begin();
-  if (t < P::QUERIES && run_shared<P>().row_of[t] != NOBODY)
-    b.j.partials[b.at(t) * (size_t)b.j.splits + (size_t)split].keys = 0;
-}
-
-/* The last of the blocks has what all of them have left. */
-template <class P> DEVICE_CODE void meet(const run_job &b, int32_t count) {
-  run_memory<P> &memory = run_shared<P>();
-  int32_t *arrived = b.j.arrived + blockIdx.x * gridDim.y + blockIdx.y;
-  if (!attention_is_last(arrived, count, &memory.arrived)) return;
-  DEVICE_NO_UNROLL
-  for (int32_t q = (int32_t)threadIdx.x / DEVICE_LANES; q < P::QUERIES; q += WARPS)
-    for (int32_t from = 0; memory.row_of[q] != NOBODY && from < P::ROW; from += ATTENTION_JOINED)
-      attention_join_head(b.j, b.at(q), count, from);
+  attention_leave_nothing(b, t < P::QUERIES && run_shared<P>().row_of[t] != NOBODY, split);
 }
 
 /* The split becomes part of what was before it. Ends with a barrier. */
@@ -627,8 +601,9 @@ template <class P> DEVICE_CODE void attend_splits(run_job &b, int32_t first, int
     begun = true;
   }
   if (!begun) leave_nothing<P>(b, first);
+  run_memory<P> &memory = run_shared<P>();
   if (b.j.spread)
-    meet<P>(b, count);
+    attention_meet<P::QUERIES, P::ROW>(b, count, memory.row_of, NOBODY, &memory.arrived);
   else
     put_all<P>(b);
 }

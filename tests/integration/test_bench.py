@@ -228,8 +228,11 @@ class FakeGpu:
     def ops(self, model, context, rows):
         return {**{name: 25_000 for name in bench_gpu.BF16_LINEARS}, "attention": 7}
 
-    def speeds(self, model, context=512, prompt=4096):
-        return 500, 2048
+    def decode(self, model, context):
+        return 500
+
+    def prompt(self, model):
+        return 2048
 
     def number(self):
         return "1"

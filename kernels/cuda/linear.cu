@@ -25,6 +25,8 @@ constexpr int32_t STREAM_ROWS = 16;     /* of two types; of one type, one tile *
 /* Blocks of weights of a group that a processor must get for streams to pay. */
 constexpr int32_t STREAM_BLOCKS = 32;
 constexpr int32_t STREAM_CHAIN_BLOCKS = 10; /* where sums have one part, and rows are few */
+constexpr int32_t TERMS_BLOCKS = 18;        /* of weights, one after the other, that warps had better share */
+constexpr int32_t TERMS_PARTED_ROWS = 2;    /* where sums have four parts, for so many rows at most */
 
 static int32_t smaller(int32_t a, int32_t b) {
   return a < b ? a : b;
@@ -113,6 +115,12 @@ static int32_t round_up(int32_t x, int32_t to) {
   return (x + to - 1) / to * to;
 }
 
+/* Blocks of weights in a stage of a stream. */
+static int32_t stage_blocks(ops_type type) {
+  const cpu_format f = weight_format_of(type);
+  return f.sub ? (int32_t)cpu_unit_blocks(f) : LINEAR_STREAM_STAGE;
+}
+
 static int32_t stream_bytes(const linear_args &a, ops_type type, int32_t rows) {
   return linear_stream_layout_of(linear_stage_bytes(type), rows, a).bytes;
 }
@@ -159,6 +167,26 @@ static bool plan_few(linear_args *a, ops_type type, int32_t blocks, stream_plan 
   return true;
 }
 
+/* Where each block has one group, or one of gate and one of up, and long sums: may its warps share them? */
+static bool terms_pay(const linear_args &a, int32_t blocks) {
+  const int32_t most = a.parts == 1 ? LINEAR_FEW_ROWS : TERMS_PARTED_ROWS;
+  return a.groups <= blocks && few_rows(a) <= most && a.columns / OPS_BLOCK / a.parts >= TERMS_BLOCKS;
+}
+
+/* False: it does not pay, or there is no room for the weights and terms of a block. */
+static bool plan_terms(linear_args *a, ops_type type, int32_t blocks, stream_plan *p) {
+  const int32_t rows = few_rows(*a), stages = pieces(a->columns / OPS_BLOCK, stage_blocks(type));
+  if (!terms_pay(*a, blocks)) return false;
+  a->units = a->swiglu ? 2 : 1;
+  a->each = 1;
+  a->stream.warps = smaller(LINEAR_STREAM_WARPS, a->units * stages);
+  a->stream.form_bytes = rows * LINEAR_FEW_FORM;
+  *p = {a->groups, few_threads(*a, rows),
+        linear_terms_layout_of(stages * linear_stage_bytes(type), linear_terms_bytes(type, rows), rows, *a)
+            .bytes};
+  return p->bytes <= launch_shared_max();
+}
+
 /* The tiles are read where they are if they would leave too few warps. */
 static bool plan_tiles(linear_args *a, ops_type type, int32_t blocks, cuda_tile *room, stream_plan *p) {
   const int32_t tiles = cuda_tile_rows(a->rows.bucket), rows = tiles * CUDA_TILE_ROWS;
@@ -177,6 +205,14 @@ static bool launch_few(cudaStream_t stream, linear_args a, ops_type type) {
   stream_plan p;
   if (!plan_few(&a, type, smaller(a.groups, launch_processors()), &p)) return false;
   launch_early(linear_few_kernel(type, few_rows(a)), dim3((unsigned)p.blocks), dim3((unsigned)p.threads),
+               (size_t)p.bytes, stream, a);
+  return true;
+}
+
+static bool launch_terms(cudaStream_t stream, linear_args a, ops_type type) {
+  stream_plan p;
+  if (!plan_terms(&a, type, launch_processors(), &p)) return false;
+  launch_early(linear_terms_kernel(type, few_rows(a)), dim3((unsigned)p.blocks), dim3((unsigned)p.threads),
                (size_t)p.bytes, stream, a);
   return true;
 }
@@ -300,6 +336,25 @@ static int32_t second_share(const linear_args of[2], const ops_type type[2], int
   return best;
 }
 
+static void launch_both(cudaStream_t stream, linear_pair pair, linear_pair_kernel *kernel,
+                        const stream_plan p[2]) {
+  pair.of[1].first_block = p[0].blocks;
+  launch_early(kernel, dim3((unsigned)(p[0].blocks + p[1].blocks)),
+               dim3((unsigned)larger(p[0].threads, p[1].threads)), (size_t)larger(p[0].bytes, p[1].bytes),
+               stream, pair);
+}
+
+static bool launch_pair_terms(cudaStream_t stream, linear_pair pair, const ops_type type[2]) {
+  const int32_t rest = launch_processors() - pair.of[0].groups;
+  linear_pair_kernel *kernel = linear_terms_pair_kernel(type[0], type[1], few_rows(pair.of[0]));
+  stream_plan p[2];
+  if (!kernel || !plan_terms(&pair.of[0], type[0], pair.of[0].groups, &p[0]) ||
+      !plan_terms(&pair.of[1], type[1], rest, &p[1]))
+    return false;
+  launch_both(stream, pair, kernel, p);
+  return true;
+}
+
 /* Two types at once. False: nothing is launched. */
 static bool launch_pair(cudaStream_t stream, const linear_args of[2], const ops_type type[2],
                         cuda_tile *room) {
@@ -308,6 +363,7 @@ static bool launch_pair(cudaStream_t stream, const linear_args of[2], const ops_
   linear_args both = of[0];
   stream_plan p[2];
   both.groups += of[1].groups;
+  if (launch_pair_terms(stream, pair, type)) return true;
   if (!streams(both) || processors < 2) return false;
   const bool few = few_rows(both) <= LINEAR_FEW_ROWS;
   linear_pair_kernel *kernel =
@@ -321,11 +377,8 @@ static bool launch_pair(cudaStream_t stream, const linear_args of[2], const ops_
               : plan_tiles(&pair.of[i], type[i], blocks, room, &p[i])))
       return false;
   }
-  pair.of[1].first_block = p[0].blocks;
   if (!few) prepare_tiles(stream, of[0], type[0], room);
-  launch_early(kernel, dim3((unsigned)(p[0].blocks + p[1].blocks)),
-               dim3((unsigned)larger(p[0].threads, p[1].threads)), (size_t)larger(p[0].bytes, p[1].bytes),
-               stream, pair);
+  launch_both(stream, pair, kernel, p);
   return true;
 }
 
@@ -333,6 +386,7 @@ static bool launch_pair(cudaStream_t stream, const linear_args of[2], const ops_
 
 static void launch_int8(cudaStream_t stream, linear_args a, ops_type type, cuda_tile *room) {
   if (launch_wide(stream, a, type, room)) return;
+  if (launch_terms(stream, a, type)) return;
   if (streams(a) && (launch_few(stream, a, type) || launch_tiles(stream, a, type, room))) return;
   a.units = int8_units(a, type);
   a.each = a.swiglu ? 1 : a.units;

@@ -346,6 +346,25 @@ PORTABLE linear_stream_layout linear_stream_layout_of(int32_t stage_bytes, int32
   return at;
 }
 
+/* --- int8, terms (linear_terms.cu) --- */
+
+struct linear_terms_layout { /* where things begin; the weights do so at 0 */
+  int32_t forms, terms, sums, norm, bytes;
+};
+
+/* Bytes of the weights of a unit, and of the terms of a block of one. */
+PORTABLE linear_terms_layout linear_terms_layout_of(int32_t unit_weights, int32_t block_terms, int32_t rows,
+                                                    const linear_args &a) {
+  const int32_t blocks = a.columns / OPS_BLOCK, floats = (int32_t)sizeof(float);
+  linear_terms_layout at = {};
+  at.forms = a.units * unit_weights;
+  at.terms = at.forms + blocks * a.stream.form_bytes;
+  at.sums = at.terms + a.units * blocks * block_terms;
+  at.norm = at.sums + a.units * a.parts * rows * OPS_GROUP * floats;
+  at.bytes = at.norm + (a.input.weight ? rows * activation_sums_row(a.columns) * floats : 0);
+  return at;
+}
+
 /* --- int8, many rows (linear_wide.cu) --- */
 
 constexpr int32_t LINEAR_WIDE_WARPS = 16;     /* of a block at most, that sum */
@@ -415,8 +434,12 @@ typedef void linear_pair_kernel(const linear_pair);
 linear_pair_kernel *linear_few_pair_kernel(ops_type first, ops_type second, int32_t rows);
 linear_pair_kernel *linear_tiles_pair_kernel(ops_type first, ops_type second, int32_t tiles);
 linear_kernel *linear_int8_kernel(ops_type type, int32_t tiles);
-linear_kernel *linear_few_kernel(ops_type type, int32_t rows); /* rows: 1, 2 or 4 */
-linear_kernel *linear_tiles_kernel(ops_type type);             /* of one tile of rows, which is there */
+/* rows: 1, 2 or 4 */
+linear_kernel *linear_few_kernel(ops_type type, int32_t rows);
+linear_kernel *linear_terms_kernel(ops_type type, int32_t rows);
+linear_pair_kernel *linear_terms_pair_kernel(ops_type first, ops_type second, int32_t rows);
+int32_t linear_terms_bytes(ops_type type, int32_t rows); /* of the terms of a block of a group */
+linear_kernel *linear_tiles_kernel(ops_type type);       /* of one tile of rows, which is there */
 /* groups, tiles: of a warp: 1 and 2 or 4, or 2 and 1, 2 or 4; the tiles are there. */
 linear_kernel *linear_wide_kernel(ops_type type, int32_t groups, int32_t tiles);
 /* tiles: 1, 2, 4, 8 or 16; likewise. From 4 tiles on a ring may be shared by LINEAR_TEAMS teams of four

@@ -450,6 +450,21 @@ static void quantised_extremes_are_summed_like_the_reference(void **) {
   check_trio(u, b, OPS_MATH_INT8, 3);
 }
 
+/* With as much shared memory as a large GPU has. */
+struct large_gpu {
+#ifdef __CUDACC__
+  explicit large_gpu(bool = true) {}
+#else
+  const int usual = shim::shared_max;
+  explicit large_gpu(bool wanted = true) {
+    if (wanted) shim::shared_max = 227 << 10;
+  }
+  ~large_gpu() {
+    shim::shared_max = usual;
+  }
+#endif
+};
+
 /* So many that each block of a grid has several groups, over the shim in several turns; a part begins in the
  * middle of a unit. */
 #ifdef __CUDACC__
@@ -466,6 +481,23 @@ static void large_linears_read_their_weights_as_streams(void **) {
       if (type != OPS_Q4_K && i != type % 5 && i != (type + 2) % 5) continue;
       act a(random_floats((size_t)(row_counts[i] * 1536)), row_counts[i]);
       check_trio(t, a, OPS_MATH_INT8, row_counts[i]);
+    }
+  }
+}
+
+/* No more groups than there are processors, of up to four rows: the warps of a block share its sums. Of some
+ * types the last stage of weights is not full; parts begin in the middle of a stage. */
+static void long_sums_of_few_groups_are_shared_by_warps(void **) {
+  const large_gpu gpu;
+  (void)gpu;
+  for (int type = OPS_Q4_0; type < OPS_TYPE_COUNT; type++) {
+    for (int32_t parts : {1, 4}) {
+      const int32_t rows = 1 + (type + parts / 4) % 4, columns = parts == 1 ? type >= OPS_Q2_K ? 768 : 800
+                                                                 : type >= OPS_Q2_K ? 2560
+                                                                                    : 2336;
+      const trio t((ops_type)type, 13, columns);
+      act a(random_floats((size_t)(rows * columns)), rows);
+      check_trio(t, a, OPS_MATH_INT8, rows);
     }
   }
 }
@@ -519,21 +551,6 @@ static const int32_t ODD = 3100, LONG_INPUTS = 12544;
 #else
 static const int32_t ODD = 37, LONG_INPUTS = 4352;
 #endif
-
-/* With as much shared memory as a large GPU has. */
-struct large_gpu {
-#ifdef __CUDACC__
-  explicit large_gpu(bool = true) {}
-#else
-  const int usual = shim::shared_max;
-  explicit large_gpu(bool wanted = true) {
-    if (wanted) shim::shared_max = 227 << 10;
-  }
-  ~large_gpu() {
-    shim::shared_max = usual;
-  }
-#endif
-};
 
 static void some_rows_of_large_linears_equal_the_reference(void **) {
   const large_gpu gpu;
@@ -648,7 +665,8 @@ static const normed_case NORMED[] = {
     {OPS_Q4_1, 20, 4096, 9},   {OPS_Q6_K, 40, 2048, 3},  {OPS_F16, 35, 64, 4},      {OPS_Q4_K, 16, 2304, 17},
     {OPS_Q5_K, 130, 1536, 1},  {OPS_Q3_K, 130, 1536, 4}, {OPS_Q4_K, 130, 1536, 12}, {OPS_Q4_K, 130, 1024, 33},
     {OPS_Q4_K, 300, 1536, 20}, {OPS_BF16, 130, 1056, 1}, {OPS_BF16, 70, 576, 7},    {OPS_BF16, 20, 4096, 9},
-    {OPS_BF16, 130, 1024, 33}, {OPS_BF16, 200, 576, 66},
+    {OPS_BF16, 130, 1024, 33}, {OPS_BF16, 200, 576, 66}, {OPS_Q5_0, 40, 896, 4},    {OPS_Q4_K, 30, 2560, 2},
+    {OPS_Q2_K, 40, 2560, 1},
 };
 
 static void a_linear_takes_its_input_through_a_norm(void **) {
@@ -777,6 +795,8 @@ static void a_linear_stores_what_it_makes(void **) {
                                {OPS_Q4_K, OPS_Q6_K, MANY_HEADS, 2, 768, 16},
                                {OPS_Q5_0, OPS_Q8_0, MANY_HEADS, 2, 896, 1},
                                {OPS_Q5_0, OPS_Q8_0, MANY_HEADS, 1, 896, 9},
+                               {OPS_Q5_0, OPS_Q8_0, 14, 2, 896, 2}, /* on a GPU, few groups; so is the next */
+                               {OPS_Q4_1, OPS_Q4_1, 9, 3, 576, 4},
                                /* of two: the types are no pair, or there are too many rows */
                                {OPS_Q6_K, OPS_Q4_K, 4, 2, 1024, 2},
                                {OPS_Q4_K, OPS_Q6_K, 4, 2, 1024, 17}};
@@ -797,14 +817,15 @@ static void a_linear_stores_what_it_makes(void **) {
 /* --- two types of one launch --- */
 
 /* Rows of a bucket that is not full, through a norm, or not; of the batch, or the head's. */
-static void check_pair(const ops_type types[2], int32_t rows, bool with_norm, bool head) {
-  const int32_t columns = 1024, bucket = rows + rows / 5;
+static void check_pair(const ops_type types[2], int32_t outputs, int32_t columns, int32_t rows,
+                       bool with_norm, bool head) {
+  const int32_t bucket = rows + rows / 5;
   batch b(bucket);
   b.set(rows, rows);
   const std::vector<float> raw = random_floats((size_t)(bucket * columns)),
                            w = random_floats((size_t)columns);
   const device_array<float> dx(raw), dw(w);
-  const matrix m[2] = {make_matrix(types[0], MANY_HEADS * 16, columns), make_matrix(types[1], 40, columns)};
+  const matrix m[2] = {make_matrix(types[0], outputs, columns), make_matrix(types[1], 30, columns)};
   const device_matrix d[2] = {device_matrix(m[0]), device_matrix(m[1])};
   act_on_device x(bucket, columns, OPS_MATH_INT8, bucket);
   x.x.write(raw);
@@ -826,8 +847,11 @@ static void two_types_of_one_launch_equal_the_reference(void **) {
   const ops_type pairs[][2] = {{OPS_Q4_K, OPS_Q6_K}, {OPS_Q5_0, OPS_Q8_0}, {OPS_Q5_K, OPS_Q6_K}};
   int32_t next = 0;
   for (int32_t rows : {1, 2, 3, 5, 13}) {
-    for (bool with_norm : {false, true}) check_pair(pairs[next % 3], rows, with_norm, with_norm && rows > 1);
-    next++;
+    const ops_type *pair = pairs[next++ % 3];
+    for (bool with_norm : {false, true}) {
+      check_pair(pair, MANY_HEADS * 16, 1024, rows, with_norm, with_norm && rows > 1);
+      check_pair(pair, 16, 2560, rows, with_norm, with_norm && rows > 1); /* shared by warps up to two rows */
+    }
   }
 }
 
@@ -866,6 +890,7 @@ static void replay(int32_t outputs, int32_t bucket) {
 
 static void a_graph_is_replayed_with_another_number_of_rows(void **) {
   replay(40, 16);
+  replay(40, 4);
   for (int32_t bucket : {4, 8, 16}) replay(STREAMED, bucket);
 }
 
@@ -881,6 +906,7 @@ int main(void) {
       cmocka_unit_test(every_number_of_rows_gives_the_same_bits),
       cmocka_unit_test(quantised_extremes_are_summed_like_the_reference),
       cmocka_unit_test(large_linears_read_their_weights_as_streams),
+      cmocka_unit_test(long_sums_of_few_groups_are_shared_by_warps),
       cmocka_unit_test(large_linears_of_bf16_equal_the_reference),
       cmocka_unit_test(any_numbers_of_bf16_are_summed_like_the_reference),
       cmocka_unit_test(some_rows_of_large_linears_equal_the_reference),

@@ -12,9 +12,9 @@ test_packages=(patch file iproute2 spin openssl shellcheck libcmocka-dev
   python3-zmq python3-msgpack python3-xxhash
   clang-14 libclang-rt-14-dev clang-format-14)
 
-# nvcc and the runtime library, as PyPI has them. Earlier versions' packages lack nvcc itself.
+# nvcc, the runtime library and NVTX's header, as PyPI has them. Earlier versions' packages lack nvcc itself.
 cuda_wheels=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
-  nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85)
+  nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 nvidia-nvtx==13.0.85)
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 wanted=("${build_packages[@]}")
@@ -67,7 +67,7 @@ install_packages() { # NAME...
 # neither a GPU nor a driver.
 install_cuda() {
   cmake -P scripts/cuda_toolkit.cmake >/dev/null 2>&1 && return
-  echo "deps.sh: there is no CUDA toolkit: fetching one from PyPI into build/cuda (104 MB)" >&2
+  echo "deps.sh: there is no CUDA toolkit: fetching one from PyPI into build/cuda (105 MB)" >&2
   local python=/usr/bin/python3 new=build/cuda.new said
   [[ -x $python ]] && $python -m pip --version >/dev/null 2>&1 || python=python3
   rm -rf "$new" build/cuda

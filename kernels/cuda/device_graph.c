@@ -58,19 +58,33 @@ static void play_rank(cuda_device *d, const cuda_op *o) {
   cuda_rank(d->stream, o->rankings, o->count, o->logits, o->ranked, o->scratch);
 }
 
-static void (*const players[CUDA_OP_KINDS])(cuda_device *d, const cuda_op *o) = {
-    [CUDA_OP_EMBED] = play_embed,           [CUDA_OP_SUPPLY] = play_supply,
-    [CUDA_OP_CAPTURE] = play_capture,       [CUDA_OP_NORM] = play_norm,
-    [CUDA_OP_LINEAR] = play_linear,         [CUDA_OP_SWIGLU] = play_swiglu,
-    [CUDA_OP_GATED] = play_gated,           [CUDA_OP_ROPE] = play_rope,
-    [CUDA_OP_ROPE_STORE] = play_rope_store, [CUDA_OP_ATTENTION] = play_attention,
-    [CUDA_OP_SAMPLE] = play_sample,         [CUDA_OP_RANK] = play_rank,
+static const struct {
+  const char *name;
+  void (*play)(cuda_device *d, const cuda_op *o);
+} players[CUDA_OP_KINDS] = {
+    [CUDA_OP_EMBED] = {"embed", play_embed},
+    [CUDA_OP_SUPPLY] = {"supply", play_supply},
+    [CUDA_OP_CAPTURE] = {"capture", play_capture},
+    [CUDA_OP_NORM] = {"norm", play_norm},
+    [CUDA_OP_LINEAR] = {"linear", play_linear},
+    [CUDA_OP_SWIGLU] = {"swiglu", play_swiglu},
+    [CUDA_OP_GATED] = {"gated", play_gated},
+    [CUDA_OP_ROPE] = {"rope", play_rope},
+    [CUDA_OP_ROPE_STORE] = {"rope_store", play_rope_store},
+    [CUDA_OP_ATTENTION] = {"attention", play_attention},
+    [CUDA_OP_SAMPLE] = {"sample", play_sample},
+    [CUDA_OP_RANK] = {"rank", play_rank},
 };
 
 /* A launch that fails is the runtime's last error; a kernel that fails is known at the end of the forward. */
 static void play(cuda_device *d) {
   const cuda_forward *f = &d->forward;
-  for (int32_t i = 0; i < f->op_count; i++) players[f->ops[i].kind](d, &f->ops[i]);
+  for (int32_t i = 0; i < f->op_count; i++) {
+    const cuda_op *o = &f->ops[i];
+    cuda_range_push(players[o->kind].name);
+    players[o->kind].play(d, o);
+    cuda_range_pop();
+  }
 }
 
 /* --- graphs --- */
@@ -111,7 +125,10 @@ static bool launch(cuda_device *d) {
   cuda_graph *g = find(d, hash_of(&d->forward));
   if (!g->exec) {
     d->forward.prepared = true;
-    if (!capture(d, g)) return false;
+    cuda_range_push("graph capture");
+    bool captured = capture(d, g);
+    cuda_range_pop();
+    if (!captured) return false;
   }
   g->used = ++d->base.counters.launches;
   d->forward.graph = g;

@@ -146,6 +146,7 @@ typedef struct cuda_forward {
   bool downloaded;
   cudaEvent_t first, last; /* around what the device does */
   uint64_t queued_us;
+  uint64_t range;    /* from end to wait */
   cuda_graph *graph; /* what was launched, or NULL */
   bool prepared;     /* ops_answer's */
 } cuda_forward;
@@ -261,3 +262,12 @@ const ops_ranked *cuda_wait_ranked(device *d, int32_t first, int32_t count);
 const float *cuda_wait_captured(device *d, int32_t capture, int32_t line);
 
 double cuda_read_rate(device *d);
+
+/* --- device_ranges.c: what a profiler shows by name --- */
+
+/* A range that may end in another function. Gives what cuda_range_end takes. */
+uint64_t cuda_range_start(const char *name, int32_t rows);
+void cuda_range_end(uint64_t range);
+/* A range of the calling thread: the one pushed last is popped first. */
+void cuda_range_push(const char *name);
+void cuda_range_pop(void);

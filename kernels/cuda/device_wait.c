@@ -45,6 +45,7 @@ void cuda_wait_end(device *base) {
   cuda_device *d = cuda_device_enter(base);
   cuda_forward *f = &d->forward;
   assert(f->begun);
+  f->range = cuda_range_start("forward", f->row_count);
   if (f->failed) return;
   f->failed = !cuda_device_ok(
       d, cudaEventRecord(f->first, d->stream)); /* only now: recording ops is no device's time */
@@ -59,8 +60,7 @@ static ops_code fail(cuda_device *d) {
   return d->lost ? OPS_LOST : OPS_FAILED;
 }
 
-ops_code cuda_wait_answer(device *base, ops_answer *a) {
-  cuda_device *d = cuda_device_enter(base);
+static ops_code answer(cuda_device *d, ops_answer *a) {
   cuda_forward *f = &d->forward;
   bool ran = f->begun && !f->failed;
   float ms = 0;
@@ -72,6 +72,14 @@ ops_code cuda_wait_answer(device *base, ops_answer *a) {
   learn(d, us);
   if (a) *a = (ops_answer){.ids = f->ids, .device_us = us, .prepared = f->prepared};
   return OPS_OK;
+}
+
+ops_code cuda_wait_answer(device *base, ops_answer *a) {
+  cuda_device *d = cuda_device_enter(base);
+  bool begun = d->forward.begun;
+  ops_code code = answer(d, a);
+  if (begun) cuda_range_end(d->forward.range);
+  return code;
 }
 
 /* --- logits: all lines are downloaded when the first one is wanted --- */

@@ -1,7 +1,7 @@
 /* linear_few.cu - linears of a few rows, whose int8 or bf16 form each block of the grid makes for itself.
  *
  * A warp sums a slot. BF16 weights are multiplied by a tensor core. */
-#include "kernels/cuda/linear_few.cuh"
+#include "kernels/cuda/few_rows.cuh"
 
 /* --- the bf16 form --- */
 
@@ -10,6 +10,7 @@ struct few_bf16_form {
   alignas(16) uint32_t words[OPS_BLOCK / 2];
 };
 
+static_assert(sizeof(few_form) == LINEAR_FEW_FORM, "the layout has room for it");
 static_assert(sizeof(few_bf16_form) == LINEAR_FEW_BF16_FORM, "the layout has room for it");
 
 template <> struct few_forms<OPS_BF16> {

@@ -3,7 +3,7 @@
  *
  * All warps share the weights, a stage at a time, and leave what each block of weights adds to each sum: its
  * terms. Then a thread for each sum adds these in their order. */
-#include "kernels/cuda/linear_few.cuh"
+#include "kernels/cuda/few_rows.cuh"
 
 /* --- terms --- */
 

@@ -1,4 +1,4 @@
-/* linear_few.cuh - what a lane knows of a block of quantised weights and of the int8 form of a few rows, and
+/* few_rows.cuh - what a lane knows of a block of quantised weights and of the int8 form of a few rows, and
  * what their products add to sums. Two lanes have an output: each multiplies half of a block's inputs, and
  * they add their integers. */
 #pragma once
@@ -12,8 +12,6 @@ struct few_form {
   float scale, sum;                      /* sum: scale * (the sum of q) */
   int32_t halves[2];                     /* the sums of the first and the last half of q */
 };
-
-static_assert(sizeof(few_form) == LINEAR_FEW_FORM, "the layout has room for it");
 
 /* [blocks][rows] */
 template <ops_type TYPE> struct few_forms {

@@ -181,9 +181,9 @@ static bool plan_terms(linear_args *a, ops_type type, int32_t blocks, stream_pla
   a->each = 1;
   a->stream.warps = smaller(LINEAR_STREAM_WARPS, a->units * stages);
   a->stream.form_bytes = rows * LINEAR_FEW_FORM;
+  const int32_t weights = stages * linear_stage_bytes(type);
   *p = {a->groups, few_threads(*a, rows),
-        linear_terms_layout_of(stages * linear_stage_bytes(type), linear_terms_bytes(type, rows), rows, *a)
-            .bytes};
+        linear_terms_layout_of(weight_format_of(type), weights, rows, *a).bytes};
   return p->bytes <= launch_shared_max();
 }
 

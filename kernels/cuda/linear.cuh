@@ -5,8 +5,9 @@
  * matrices, or with SwiGLU each group of gate and the same of up. A unit's sums are made by `parts` slots
  * (ops.h), each of which is 16 threads (f32) or a warp (int8; of many rows a warp has one or two); they meet
  * in shared memory. Where weights are read as streams, a block has all groups that its processor gets, and
- * sums them in turns. Otherwise it has `units` of them, and a long slot of a small linear may be cut into
- * slices for several warps: these leave the terms, which are then added in their order. */
+ * sums them in turns. Otherwise it has `units` of them, and several warps may share a slot, all those of the
+ * block (linear_terms.cu) or a few with a slice each: these leave the terms, which are then added in their
+ * order. */
 #pragma once
 
 #include "kernels/cuda/activations.cuh"
@@ -46,7 +47,8 @@ struct linear_args {
   bool rows_first;  /* blocks of the same weights are neighbours in the grid: x counts tiles of rows */
   cuda_store store; /* for the roles; angles NULL: all are plain */
   struct {
-    int32_t warps, turns; /* the slots of a block: each warp sums one a turn, or two (linear_wide.cu) */
+    int32_t warps, turns; /* the slots of a block: each warp sums one a turn, or two (linear_wide.cu), or
+                             all share those of one turn (linear_terms.cu) */
     int32_t depth;        /* stages of a warp's ring, of a team's, or of the block's, 2 or more */
     int32_t form_bytes;   /* of a block of all rows in shared memory; 0: the tiles are read where they are */
   } stream;               /* linear_stream.cuh */
@@ -326,7 +328,7 @@ PORTABLE linear_layout linear_layout_of(int32_t ring_bytes, int32_t tiles, const
 
 constexpr int32_t LINEAR_STREAM_STAGE = 4;   /* blocks, where there are no sub-scales */
 constexpr int32_t LINEAR_STREAM_WARPS = 24;  /* of a block at most */
-constexpr int32_t LINEAR_FEW_ROWS = 4;       /* of linear_few.cu at most */
+constexpr int32_t LINEAR_FEW_ROWS = 4;       /* of linear_few.cu and linear_terms.cu at most */
 constexpr int32_t LINEAR_FEW_FORM = 48;      /* bytes of the int8 form of a block of a row there */
 constexpr int32_t LINEAR_FEW_BF16_FORM = 64; /* of the bf16 form */
 
@@ -348,18 +350,25 @@ PORTABLE linear_stream_layout linear_stream_layout_of(int32_t stage_bytes, int32
 
 /* --- int8, terms (linear_terms.cu) --- */
 
+/* Floats of the terms of a block of a group: a and b of each row; where minima have sub-scales, c and d too;
+ * and otherwise c, which the weights alone make, as d is in the form of the row. */
+PORTABLE constexpr int32_t linear_terms_floats(const cpu_format &f, int32_t rows) {
+  const bool all = f.minima && f.sub == 16;
+  return OPS_GROUP * (rows * (all ? 4 : 2) + (f.minima && !all ? 1 : 0));
+}
+
 struct linear_terms_layout { /* where things begin; the weights do so at 0 */
   int32_t forms, terms, sums, norm, bytes;
 };
 
-/* Bytes of the weights of a unit, and of the terms of a block of one. */
-PORTABLE linear_terms_layout linear_terms_layout_of(int32_t unit_weights, int32_t block_terms, int32_t rows,
+/* unit_weights: bytes. */
+PORTABLE linear_terms_layout linear_terms_layout_of(const cpu_format &f, int32_t unit_weights, int32_t rows,
                                                     const linear_args &a) {
   const int32_t blocks = a.columns / OPS_BLOCK, floats = (int32_t)sizeof(float);
   linear_terms_layout at = {};
   at.forms = a.units * unit_weights;
   at.terms = at.forms + blocks * a.stream.form_bytes;
-  at.sums = at.terms + a.units * blocks * block_terms;
+  at.sums = at.terms + a.units * blocks * linear_terms_floats(f, rows) * floats;
   at.norm = at.sums + a.units * a.parts * rows * OPS_GROUP * floats;
   at.bytes = at.norm + (a.input.weight ? rows * activation_sums_row(a.columns) * floats : 0);
   return at;
@@ -438,8 +447,7 @@ linear_kernel *linear_int8_kernel(ops_type type, int32_t tiles);
 linear_kernel *linear_few_kernel(ops_type type, int32_t rows);
 linear_kernel *linear_terms_kernel(ops_type type, int32_t rows);
 linear_pair_kernel *linear_terms_pair_kernel(ops_type first, ops_type second, int32_t rows);
-int32_t linear_terms_bytes(ops_type type, int32_t rows); /* of the terms of a block of a group */
-linear_kernel *linear_tiles_kernel(ops_type type);       /* of one tile of rows, which is there */
+linear_kernel *linear_tiles_kernel(ops_type type); /* of one tile of rows, which is there */
 /* groups, tiles: of a warp: 1 and 2 or 4, or 2 and 1, 2 or 4; the tiles are there. */
 linear_kernel *linear_wide_kernel(ops_type type, int32_t groups, int32_t tiles);
 /* tiles: 1, 2, 4, 8 or 16; likewise. From 4 tiles on a ring may be shared by LINEAR_TEAMS teams of four

@@ -7,13 +7,13 @@
 
 /* --- terms --- */
 
-/* Of a block of a group: a and b [ROWS][OPS_GROUP]; where minima have sub-scales, c and d likewise; and
- * otherwise c [OPS_GROUP], which the weights alone make, as d is in the form of the row. */
+/* Of a block of a group: of each row a and b [OPS_GROUP], and c and d likewise if they are ALL there; then c
+ * [OPS_GROUP] of MINIMA of one scale. */
 template <ops_type TYPE, int ROWS> struct terms_format {
   static constexpr cpu_format F = weight_format_of(TYPE);
   static constexpr bool ALL = F.minima && F.sub == 16, MINIMA = F.minima && !ALL;
   static constexpr int32_t ROW = OPS_GROUP * (ALL ? 4 : 2);
-  static constexpr int32_t FLOATS = ROWS * ROW + (MINIMA ? OPS_GROUP : 0);
+  static constexpr int32_t FLOATS = linear_terms_floats(F, ROWS);
 };
 
 template <ops_type TYPE, int ROWS>
@@ -200,8 +200,7 @@ template <ops_type TYPE, int ROWS> DEVICE_CODE void terms_run(const linear_args 
   CUDA_SHARED(memory);
   const terms_walk walk = terms_walk_of<TYPE>(a);
   const linear_terms_layout at =
-      linear_terms_layout_of(walk.stages * linear_format<TYPE>::STAGE_BYTES,
-                             terms_format<TYPE, ROWS>::FLOATS * (int32_t)sizeof(float), ROWS, a);
+      linear_terms_layout_of(weight_format_of(TYPE), walk.stages * linear_format<TYPE>::STAGE_BYTES, ROWS, a);
   const int32_t warp = (int32_t)threadIdx.x / DEVICE_LANES, lane = (int32_t)threadIdx.x % DEVICE_LANES;
   terms_cursor first = {warp / walk.stages, warp % walk.stages};
   if (warp >= a.stream.warps) first.unit = a.units; /* it makes forms alone */
@@ -248,12 +247,6 @@ template <ops_type TYPE> static linear_kernel *terms_kernel(int32_t rows) {
   return rows == 1 ? linear_terms<TYPE, 1> : rows == 2 ? linear_terms<TYPE, 2> : linear_terms<TYPE, 4>;
 }
 
-template <ops_type TYPE> static int32_t terms_floats(int32_t rows) {
-  return rows == 1   ? terms_format<TYPE, 1>::FLOATS
-         : rows == 2 ? terms_format<TYPE, 2>::FLOATS
-                     : terms_format<TYPE, 4>::FLOATS;
-}
-
 linear_kernel *linear_terms_kernel(ops_type type, int32_t rows) {
 #define KERNEL(name, TYPE, ...)                                                                              \
   case OPS_##TYPE:                                                                                           \
@@ -264,18 +257,6 @@ linear_kernel *linear_terms_kernel(ops_type type, int32_t rows) {
     return nullptr;
   }
 #undef KERNEL
-}
-
-int32_t linear_terms_bytes(ops_type type, int32_t rows) {
-#define FLOATS(name, TYPE, ...)                                                                              \
-  case OPS_##TYPE:                                                                                           \
-    return terms_floats<OPS_##TYPE>(rows) * (int32_t)sizeof(float);
-  switch (type) {
-    CPU_FORMATS(FLOATS)
-  default:
-    return 0;
-  }
-#undef FLOATS
 }
 
 template <ops_type FIRST, ops_type SECOND> static linear_pair_kernel *terms_pair_kernel(int32_t rows) {

@@ -19,7 +19,7 @@ int main(int argc, char **argv) {
   double seconds[TIMED_THREADS_PASSES_MAX];
   uint64_t macs;
   const char *instruction;
-  if (!limits_multiply(threads, passes, seconds, &macs, &instruction))
+  if (!limits_multiply(LIMITS_BYTES, threads, passes, seconds, &macs, &instruction))
     return fail("no memory or no threads: give fewer THREADS");
   printf("{\"threads\": %d, \"macs\": %" PRIu64 ", \"instruction\": \"%s\", \"seconds\": [", threads, macs,
          instruction);

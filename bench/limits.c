@@ -113,6 +113,14 @@ __attribute__((target("avx512f,avx512vnni"))) static uint64_t multiply_avx512(co
   return all;
 }
 
+__attribute__((target("avx512f"))) static uint64_t multiply_floats_avx512(const int8_t *a) {
+  __m512 x = _mm512_set1_ps((float)a[1] / 64), sums[CHAINS];
+  for (int k = 0; k < CHAINS; k++) sums[k] = x;
+  MULTIPLY_LOOP(sums[k] = _mm512_fmadd_ps(sums[k], x, x))
+  for (int k = 1; k < CHAINS; k++) sums[0] = _mm512_add_ps(sums[0], sums[k]);
+  return (uint64_t)_mm512_cvtss_f32(sums[0]);
+}
+
 static uint64_t add_lanes(const void *sum256) {
   uint64_t lanes[4], all = 0;
   memcpy(lanes, sum256, sizeof lanes);
@@ -138,7 +146,23 @@ __attribute__((target("avx2"))) static uint64_t multiply_avx2(const int8_t *a) {
   for (int k = 1; k < CHAINS; k++) sums[0] = _mm256_add_epi16(sums[0], sums[k]);
   return add_lanes(&sums[0]);
 }
+
+__attribute__((target("avx2,fma"))) static uint64_t multiply_floats_avx2(const int8_t *a) {
+  __m256 x = _mm256_set1_ps((float)a[1] / 64), sums[CHAINS];
+  for (int k = 0; k < CHAINS; k++) sums[k] = x;
+  MULTIPLY_LOOP(sums[k] = _mm256_fmadd_ps(sums[k], x, x))
+  for (int k = 1; k < CHAINS; k++) sums[0] = _mm256_add_ps(sums[0], sums[k]);
+  return (uint64_t)_mm256_cvtss_f32(sums[0]);
+}
 #endif
+
+static uint64_t multiply_floats_plain(const int8_t *a) {
+  float sums[CHAINS] = {0}, x = (float)a[1] / 64, all = 0;
+  for (int i = 0; i < CHAIN_LENGTH; i++)
+    for (int k = 0; k < CHAINS; k++) sums[k] = sums[k] * x + x;
+  for (int k = 0; k < CHAINS; k++) all += sums[k];
+  return (uint64_t)all;
+}
 
 typedef struct multiplying {
   multiplier *multiply;
@@ -155,14 +179,23 @@ static multiplying choose_multiplier(void) {
   return (multiplying){multiply_plain, "plain C", 1};
 }
 
+static multiplying choose_float_multiplier(void) {
+#if defined(__x86_64__)
+  if (cpu_isa_has(CPU_AVX512)) return (multiplying){multiply_floats_avx512, "vfmadd zmm", 16};
+  if (cpu_isa_has(CPU_AVX2)) return (multiplying){multiply_floats_avx2, "vfmadd ymm", 8};
+#endif
+  return (multiplying){multiply_floats_plain, "plain C", 1};
+}
+
 static uint64_t multiply_share(const void *context, int thread) {
   int8_t values[LINE_BYTES];
   for (int i = 0; i < LINE_BYTES; i++) values[i] = (int8_t)((i + thread) % 7);
   return ((const multiplying *)context)->multiply(values);
 }
 
-bool limits_multiply(int threads, int passes, double *seconds, uint64_t *macs, const char **instruction) {
-  multiplying m = choose_multiplier();
+bool limits_multiply(limits_numbers numbers, int threads, int passes, double *seconds, uint64_t *macs,
+                     const char **instruction) {
+  multiplying m = numbers == LIMITS_FLOATS ? choose_float_multiplier() : choose_multiplier();
   *instruction = m.instruction;
   *macs = m.macs * CHAINS * CHAIN_LENGTH * (uint64_t)threads;
   uint64_t sum;
@@ -179,9 +212,9 @@ double limits_read_rate(int threads, int passes) {
   return (double)bytes / timed_threads_best(seconds, passes);
 }
 
-double limits_multiply_rate(int threads, int passes, const char **instruction) {
+double limits_multiply_rate(limits_numbers numbers, int threads, int passes, const char **instruction) {
   double seconds[TIMED_THREADS_PASSES_MAX];
   uint64_t macs;
-  if (!limits_multiply(threads, passes, seconds, &macs, instruction)) return 0;
+  if (!limits_multiply(numbers, threads, passes, seconds, &macs, instruction)) return 0;
   return (double)macs / timed_threads_best(seconds, passes);
 }

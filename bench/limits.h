@@ -1,4 +1,4 @@
-/* limits.h - what this machine can do at best, measured: the two walls that a step of a model runs into. */
+/* limits.h - what this machine can do at best, measured: the walls that a step of a model runs into. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,11 +11,15 @@
  * loads used, static. False: no memory or threads. */
 bool limits_read(int threads, int passes, long mib, double *seconds, size_t *bytes, const char **lanes);
 
-/* seconds[passes] of *macs multiply-adds of bytes in registers, by so many threads together, with the best
- * instruction that the processor has for them: vpdpbusd of 512 bits, of 256 bits (AVX-VNNI), or vpmaddubsw
- * with an addition of 16-bit sums, which a kernel has to widen besides. False: no threads. */
-bool limits_multiply(int threads, int passes, double *seconds, uint64_t *macs, const char **instruction);
+typedef enum { LIMITS_BYTES, LIMITS_FLOATS } limits_numbers;
+
+/* seconds[passes] of *macs multiply-adds in registers, by so many threads together, with the best instruction
+ * that the processor has for them. Of floats: vfmadd of 512 or 256 bits. Of bytes: vpdpbusd of 512 bits, of
+ * 256 bits (AVX-VNNI), or vpmaddubsw with an addition of 16-bit sums, which a kernel has to widen besides.
+ * False: no threads. */
+bool limits_multiply(limits_numbers numbers, int threads, int passes, double *seconds, uint64_t *macs,
+                     const char **instruction);
 
 /* The best of some passes: bytes and multiply-adds per second; 0: no memory or threads. */
 double limits_read_rate(int threads, int passes);
-double limits_multiply_rate(int threads, int passes, const char **instruction);
+double limits_multiply_rate(limits_numbers numbers, int threads, int passes, const char **instruction);

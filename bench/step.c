@@ -222,3 +222,9 @@ uint64_t step_kv_bytes(const step_bench *b) {
   uint64_t elements = (uint64_t)c->layers * (uint64_t)c->kv_heads * (uint64_t)c->head_dim * 2;
   return elements * sizeof(uint16_t) * (uint64_t)b->context;
 }
+
+uint64_t step_attention_macs(const step_bench *b, int32_t rows) {
+  const model_config *c = model_shape(b->model);
+  const uint64_t each = (uint64_t)c->layers * (uint64_t)c->heads * (uint64_t)c->head_dim * 2;
+  return each * (uint64_t)rows * (uint64_t)b->context;
+}

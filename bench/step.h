@@ -57,3 +57,5 @@ int step_forward(step_bench *b, int32_t rows, uint64_t *ns);
  * and all keys and values of `context` rows. */
 uint64_t step_weight_bytes(const step_bench *b);
 uint64_t step_kv_bytes(const step_bench *b);
+/* Multiply-adds of floats by which so many rows attend to the `context` rows before them. */
+uint64_t step_attention_macs(const step_bench *b, int32_t rows);

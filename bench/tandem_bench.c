@@ -38,8 +38,9 @@ typedef struct width {
 
 typedef struct bench {
   flags flags;
-  bool queued;                     /* the device computes by itself, what it has been given by `end` */
-  double read_rate, multiply_rate; /* bytes, multiply-adds per second; multiply_rate 0: not measured */
+  bool queued; /* the device computes by itself, what it has been given by `end` */
+  /* Bytes, and multiply-adds of bytes and of floats, per second; the last two 0: not measured. */
+  double read_rate, multiply_rate, float_rate;
   const char *instruction;
   width widths[WIDTHS_MAX];
   step_bench step;
@@ -93,17 +94,22 @@ static bool measure_machine(bench *b) {
     b->read_rate = d->table->read_rate(d);
     return b->read_rate > 0;
   }
-  b->read_rate = limits_read_rate(b->flags.given.threads, b->flags.given.repetitions);
-  b->multiply_rate =
-      limits_multiply_rate(b->flags.given.threads, b->flags.given.repetitions, &b->instruction);
-  return b->read_rate > 0 && b->multiply_rate > 0;
+  const int32_t threads = b->flags.given.threads, passes = b->flags.given.repetitions;
+  const char *of_floats;
+  b->read_rate = limits_read_rate(threads, passes);
+  b->multiply_rate = limits_multiply_rate(LIMITS_BYTES, threads, passes, &b->instruction);
+  b->float_rate = limits_multiply_rate(LIMITS_FLOATS, threads, passes, &of_floats);
+  return b->read_rate > 0 && b->multiply_rate > 0 && b->float_rate > 0;
 }
 
-static double limit_us(const bench *b, probe_op op) {
-  double bytes = (double)b->probe.bytes[op], macs = (double)b->probe.macs[op];
-  if (op == PROBE_ATTENTION) bytes = (double)step_kv_bytes(&b->step);
-  double reading = bytes / b->read_rate,
-         multiplying = b->queued ? 0 : macs / (ARITHMETIC_SHARE * b->multiply_rate);
+static double limit_us(const bench *b, probe_op op, int32_t rows) {
+  const bool attends = op == PROBE_ATTENTION;
+  const double bytes = (double)(attends ? step_kv_bytes(&b->step) : b->probe.bytes[op]);
+  const double reading = bytes / b->read_rate;
+  double multiplying = 0;
+  if (!b->queued)
+    multiplying = attends ? (double)step_attention_macs(&b->step, rows) / b->float_rate
+                          : (double)b->probe.macs[op] / (ARITHMETIC_SHARE * b->multiply_rate);
   return 1e6 * (reading > multiplying ? reading : multiplying);
 }
 
@@ -116,7 +122,7 @@ static int measure_once(bench *b, width *w, int32_t at) {
   probe_detach(&b->probe);
   for (int i = 0; i < PROBE_COUNT; i++) {
     w->op_ns[i][at] = b->probe.ns[i];
-    w->op_limit_us[i] = limit_us(b, (probe_op)i);
+    w->op_limit_us[i] = limit_us(b, (probe_op)i, w->rows);
     ns -= b->probe.ns[i];
   }
   w->between_ns[at] = ns;
@@ -149,7 +155,7 @@ static int measure_op(bench *b, width *w, probe_op op, uint64_t *ns) {
   int rc = ERR_OK;
   for (int32_t at = -WARM_UP; at < count && rc == ERR_OK; at++)
     rc = measure_only(b, w->rows, op, &ns[at < 0 ? 0 : at]);
-  if (op < PROBE_COUNT) w->op_limit_us[op] = limit_us(b, op);
+  if (op < PROBE_COUNT) w->op_limit_us[op] = limit_us(b, op, w->rows);
   return rc;
 }
 
@@ -234,8 +240,8 @@ static void print_head(const bench *b) {
   if (b->queued)
     printf("machine  %s reads its memory at %.0f GB/s\n", f->given.device, b->read_rate / 1e9);
   else
-    printf("machine  %d threads read memory at %.1f GB/s and multiply at %.0f GMAC/s (%s)\n",
-           f->given.threads, b->read_rate / 1e9, b->multiply_rate / 1e9, b->instruction);
+    printf("machine  %d threads read memory at %.1f GB/s and multiply at %.0f GMAC/s (%s), floats at %.0f\n",
+           f->given.threads, b->read_rate / 1e9, b->multiply_rate / 1e9, b->instruction, b->float_rate / 1e9);
   printf("step     after %d tokens, weights of %.1f MB, medians of %d; us, the least that is possible, and "
          "their "
          "ratio\n\n%-18s",
@@ -300,7 +306,8 @@ static void print_json(const bench *b) {
          model_numerics(b->step.model, KV_F16), b->flags.given.device, b->flags.given.threads,
          b->flags.given.context, b->flags.given.repetitions, b->read_rate / 1e9);
   if (!b->queued)
-    printf("\"multiply_gmac_s\": %.1f, \"instruction\": \"%s\", ", b->multiply_rate / 1e9, b->instruction);
+    printf("\"multiply_gmac_s\": %.1f, \"instruction\": \"%s\", \"float_gmac_s\": %.1f, ",
+           b->multiply_rate / 1e9, b->instruction, b->float_rate / 1e9);
   printf("\"weight_bytes\": %llu, \"steps\": [", (unsigned long long)step_weight_bytes(&b->step));
   for (int32_t i = 0; i < b->flags.width_count; i++) {
     if (i) printf(", ");

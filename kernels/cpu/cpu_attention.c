@@ -1,42 +1,75 @@
-/* cpu_attention.c - op attention: a few rows and one key-value head are a chunk. */
+/* cpu_attention.c - op attention: a group of rows, one key-value head and a piece of their splits are a chunk
+ * of work. Of a group whose splits are in several pieces, whoever ends the last one joins what all came to.
+ */
 #include "kernels/cpu/device_cpu.h"
 
 #include <assert.h>
 #include <math.h>
+#include <stdatomic.h>
 
-#define CHUNKS_A_THREAD 2
+#define CHUNKS_A_THREAD  2          /* at least, before rows are taken apart for it */
+#define PIECES_A_THREAD  6          /* chunks, at least, if splits suffice */
+#define BUSY_SHARE       0.9        /* of the threads' time, if chunks take equally long */
+#define SPLITS_BYTES_MAX (32 << 20) /* bytes */
+
+/* How the work is cut. Chunk ((head * pieces) + piece) * groups + group. */
+typedef struct attention_cut {
+  int32_t rows_each, groups; /* rows of a group; groups of all rows */
+  int32_t pieces;            /* that a group's splits are cut into */
+  int32_t splits;            /* of a group, at most */
+} attention_cut;
 
 typedef struct attention_job {
   const cpu_kernels *k;
   const device_kv *kv;
   int32_t layer, heads, stride;
-  int32_t rows_each, count; /* rows of a chunk, of all */
+  attention_cut cut;
+  int32_t count; /* rows */
   const cpu_row *rows;
   const cpu_view *view;
   const float *q;
   cpu_act *y;
-  float *scores; /* [threads][queries_max][stride] */
+  float *scratch; /* [threads][scratch_floats()] */
+  /* If there are several pieces. */
+  cpu_softmax *split_sums; /* [kv_heads][rows][group][splits] */
+  float *split_values;     /* [kv_heads][rows][group][splits][head_dim] */
+  _Atomic int32_t *left;   /* [kv_heads][groups]: pieces that are not done */
 } attention_job;
 
-/* Query heads that a kernel call may be given. */
-static int32_t queries_max(int32_t group) {
-  return group > CPU_QUERIES_MAX ? group : CPU_QUERIES_MAX;
+static int32_t group_heads(const attention_job *j) {
+  return j->heads / j->kv->shape.kv_heads;
+}
+
+/* Queries that a kernel call may be given. */
+static size_t queries_max(int32_t group) {
+  return (size_t)(group > CPU_QUERIES_MAX ? group : CPU_QUERIES_MAX);
+}
+
+/* A thread's scores, queries and sums. */
+static size_t scratch_floats(const ops_kv_shape *s, int32_t group, int32_t stride) {
+  return CPU_BATCH_MAX * (size_t)stride + queries_max(group) * ((size_t)s->head_dim + 2);
 }
 
 /* Blocks do not cross from the heads of one chunk to those of another. */
 static bool quantizes_heads(const attention_job *j) {
-  const ops_kv_shape *s = &j->kv->shape;
-  return j->heads / s->kv_heads * s->head_dim % OPS_BLOCK == 0;
+  return group_heads(j) * j->kv->shape.head_dim % OPS_BLOCK == 0;
 }
 
-/* Where the thread goes on: at the next sequence of its chunk, or at the next chunk. */
-static const cpu_kv *what_follows(const attention_job *j, int32_t row, int32_t end, int32_t *head) {
-  int32_t kv_heads = j->kv->shape.kv_heads;
-  if (row < end) return j->rows[row].kv;
-  int32_t chunk = (end - 1) / j->rows_each * kv_heads + *head + 1;
-  *head = chunk % kv_heads;
-  row = chunk / kv_heads * j->rows_each;
-  return row < j->count ? j->rows[row].kv : NULL;
+/* The splits in which rows [row, row + count) see keys: first and end. */
+static ops_span splits_of(const cpu_view *v, int32_t row, int32_t count) {
+  ops_span all = {INT32_MAX, 0};
+  for (int32_t i = row; i < row + count; i++) {
+    const ops_span *first = &v->spans[v->first[i]], *last = &v->spans[v->first[i + 1] - 1];
+    const int32_t end = (last->end + OPS_SPLIT - 1) / OPS_SPLIT;
+    all.first = cpu_min(first->first / OPS_SPLIT, all.first);
+    all.end = end > all.end ? end : all.end;
+  }
+  return all;
+}
+
+/* Where piece i of a group's splits begins; i = pieces: where they end. */
+static int32_t piece_at(ops_span splits, int32_t i, int32_t pieces) {
+  return splits.first + (int32_t)((int64_t)(splits.end - splits.first) * i / pieces);
 }
 
 static void *committed_at(const attention_job *j, void *area, int32_t head) {
@@ -54,23 +87,32 @@ static void point_at_stage(const attention_job *j, int32_t head, cpu_attention *
       (uint8_t *)cpu_area_at(&k->shape, k->stage_values, k->shape.stage, j->layer, head) + skipped;
 }
 
-static void point_at_next(const attention_job *j, int32_t row, int32_t end, int32_t head, cpu_attention *a) {
-  int32_t next_head = head;
-  const cpu_kv *next = what_follows(j, row, end, &next_head);
-  if (!next || (next == a->row->kv && next_head == head)) return;
+/* What a thread probably attends to after rows that end before `row`: the next sequence of its group, whose
+ * rows end before `end`, or else the next chunk. */
+static void point_at_next(const attention_job *j, int32_t row, int32_t end, int32_t chunk, cpu_attention *a) {
+  const attention_cut *cut = &j->cut;
+  const int32_t head = chunk / cut->groups / cut->pieces;
+  if (row == end) row = ++chunk % cut->groups * cut->rows_each;
+  const int32_t next_head = chunk / cut->groups / cut->pieces, piece = chunk / cut->groups % cut->pieces;
+  if (next_head == j->kv->shape.kv_heads) return;
+  const cpu_kv *next = j->rows[row].kv;
+  if (next == a->row->kv && next_head == head) return;
   a->next_keys = committed_at(j, j->kv->keys, next_head);
   a->next_values = committed_at(j, j->kv->values, next_head);
   a->next = next;
+  a->next_tile = piece_at(splits_of(j->view, row, 1), piece, cut->pieces) * (OPS_SPLIT / OPS_TILE);
 }
 
-/* Rows [row, row + count), of one sequence, of a chunk that ends before `end`. */
-static void attend_rows(const attention_job *j, int32_t row, int32_t count, int32_t end, int32_t head,
-                        int32_t thread) {
+/* Rows [row, row + count), of one sequence, and all their splits. */
+static cpu_attention attention_of(const attention_job *j, int32_t row, int32_t count, int32_t head) {
   const ops_kv_shape *s = &j->kv->shape;
-  int32_t group = j->heads / s->kv_heads;
-  size_t row_floats = (size_t)j->heads * (size_t)s->head_dim;
-  size_t at = (size_t)row * row_floats + (size_t)(head * group) * (size_t)s->head_dim;
-  cpu_attention a = {
+  const int32_t group = group_heads(j);
+  const ops_span splits = splits_of(j->view, row, count);
+  const size_t row_floats = (size_t)j->heads * (size_t)s->head_dim;
+  const size_t at = (size_t)row * row_floats + (size_t)(head * group) * (size_t)s->head_dim;
+  const size_t part =
+      (size_t)(head * j->count + row) * (size_t)group * (size_t)j->cut.splits; /* their first */
+  return (cpu_attention){
       .type = s->type,
       .head_dim = s->head_dim,
       .heads = group,
@@ -82,46 +124,142 @@ static void attend_rows(const attention_job *j, int32_t row, int32_t count, int3
       .y = j->y->f32 + at,
       .row_floats = row_floats,
       .scale = 1.0f / sqrtf((float)s->head_dim),
-      .scores = j->scores + (size_t)thread * (size_t)queries_max(group) * (size_t)j->stride,
-      .stride = j->stride,
-      .stage = s->stage,
       .spans = j->view->spans,
       .first_span = j->view->first + row,
+      .split = splits.first,
+      .split_end = splits.end,
+      .split_sums = j->split_sums ? j->split_sums + part : NULL,
+      .split_values = j->split_sums ? j->split_values + part * (size_t)s->head_dim : NULL,
+      .first_left = splits.first,
+      .splits_left = j->cut.splits,
+      .stride = j->stride,
+      .stage = s->stage,
   };
-  point_at_stage(j, head, &a);
-  point_at_next(j, row + count, end, head, &a);
-  j->k->attention(&a);
+}
+
+static void take_scratch(const attention_job *j, int32_t thread, cpu_attention *a) {
+  const ops_kv_shape *s = &j->kv->shape;
+  const int32_t group = group_heads(j);
+  a->scores = j->scratch + (size_t)thread * scratch_floats(s, group, j->stride);
+  a->queries = a->scores + CPU_BATCH_MAX * (size_t)j->stride;
+  a->sums = (cpu_softmax *)(a->queries + queries_max(group) * (size_t)s->head_dim);
+}
+
+/* The rows from `row` on, before `end`, that are of one sequence. */
+static int32_t same_sequence(const attention_job *j, int32_t row, int32_t end) {
+  int32_t next = row;
+  while (next < end && j->rows[next].kv == j->rows[row].kv) next++;
+  return next - row;
+}
+
+static void quantize_heads(const attention_job *j, int32_t row, int32_t count, int32_t head) {
+  const int32_t columns = group_heads(j) * j->kv->shape.head_dim;
   if (!quantizes_heads(j)) return;
-  for (int32_t i = 0; i < count; i++)
-    cpu_quantize_part(j->k, j->y, row + i, head * group * s->head_dim, group * s->head_dim);
+  for (int32_t i = 0; i < count; i++) cpu_quantize_part(j->k, j->y, row + i, head * columns, columns);
+}
+
+/* Where a group's last piece is done: its rows, from what all of them came to. */
+static void join_group(const attention_job *j, int32_t group, int32_t head) {
+  const int32_t begin = group * j->cut.rows_each, end = cpu_min(begin + j->cut.rows_each, j->count);
+  for (int32_t row = begin, count; row < end; row += count) {
+    count = same_sequence(j, row, end);
+    const cpu_attention a = attention_of(j, row, count, head);
+    j->k->attention_join(&a);
+    quantize_heads(j, row, count, head);
+  }
+}
+
+static void attend_piece(const attention_job *j, cpu_attention *a, int32_t piece) {
+  const ops_span all = {a->split, a->split_end};
+  a->split = piece_at(all, piece, j->cut.pieces);
+  a->split_end = piece_at(all, piece + 1, j->cut.pieces);
+  j->k->attention(a);
 }
 
 /* Where another sequence begins, another call. */
 static void attention_chunk(void *context, int32_t chunk, int32_t thread) {
   const attention_job *j = context;
-  int32_t kv_heads = j->kv->shape.kv_heads, head = chunk % kv_heads, row = chunk / kv_heads * j->rows_each;
-  int32_t end = cpu_min(row + j->rows_each, j->count);
-  for (int32_t next = row; row < end; row = next) {
-    while (next < end && j->rows[next].kv == j->rows[row].kv) next++;
-    attend_rows(j, row, next - row, end, head, thread);
+  const attention_cut *cut = &j->cut;
+  const int32_t group = chunk % cut->groups, piece = chunk / cut->groups % cut->pieces,
+                head = chunk / cut->groups / cut->pieces;
+  const int32_t begin = group * cut->rows_each, end = cpu_min(begin + cut->rows_each, j->count);
+  for (int32_t row = begin, count; row < end; row += count) {
+    count = same_sequence(j, row, end);
+    cpu_attention a = attention_of(j, row, count, head);
+    take_scratch(j, thread, &a);
+    point_at_stage(j, head, &a);
+    point_at_next(j, row + count, end, chunk, &a);
+    attend_piece(j, &a, piece);
+    if (cut->pieces == 1) quantize_heads(j, row, count, head);
   }
+  if (cut->pieces == 1) return;
+  _Atomic int32_t *left = &j->left[head * cut->groups + group];
+  if (atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) == 1) join_group(j, group, head);
 }
 
-/* Rows that go through the keys together: as many as the kernels take, fewer where threads would go idle. */
-static int32_t rows_together(const ops_kv_shape *s, int32_t count, int32_t heads, int32_t threads) {
-  int32_t rows = CPU_QUERIES_MAX / (heads / s->kv_heads);
-  while (rows > 1 && (count + rows - 1) / rows * s->kv_heads < threads * CHUNKS_A_THREAD) rows--;
-  return rows > 1 ? rows : 1;
+/* Of the rows of a sequence that stand side by side, at most: how many there are, and their splits. */
+static int32_t longest_run(const attention_job *j, int32_t *splits) {
+  int32_t most = 0;
+  *splits = 1;
+  for (int32_t row = 0, count; row < j->count; row += count) {
+    count = same_sequence(j, row, j->count);
+    const ops_span all = splits_of(j->view, row, count);
+    most = count > most ? count : most;
+    *splits = all.end - all.first > *splits ? all.end - all.first : *splits;
+  }
+  return most;
+}
+
+/* The fewest pieces with which so many chunks keep the threads busy, up to one for each split. */
+static int32_t pieces_for(int32_t chunks, int32_t threads, int32_t splits) {
+  int32_t pieces = 1;
+  for (; pieces < splits; pieces++) {
+    const int32_t all = chunks * pieces, turns = (all + threads - 1) / threads;
+    if (all >= threads * PIECES_A_THREAD && all >= BUSY_SHARE * turns * threads) break;
+  }
+  return pieces;
+}
+
+/* As many rows of a sequence go through the keys together as a kernel takes, fewer where threads would go
+ * idle. */
+static attention_cut cut_for(const attention_job *j, int32_t threads) {
+  const ops_kv_shape *s = &j->kv->shape;
+  attention_cut c = {.rows_each = longest_run(j, &c.splits)};
+  const int32_t most = CPU_QUERIES_MAX / group_heads(j);
+  const size_t bytes = (size_t)j->count * (size_t)(j->heads * s->head_dim) * (size_t)c.splits * sizeof(float);
+  const int32_t pieces_max = bytes > SPLITS_BYTES_MAX ? 1 : c.splits;
+  c.rows_each = cpu_min(c.rows_each, most > 1 ? most : 1);
+  for (;; c.rows_each--) {
+    c.groups = (j->count + c.rows_each - 1) / c.rows_each;
+    if (c.rows_each == 1 || c.groups * s->kv_heads * pieces_max >= threads * CHUNKS_A_THREAD) break;
+  }
+  c.pieces = pieces_for(c.groups * s->kv_heads, threads, pieces_max);
+  return c;
+}
+
+/* Memory for what pieces leave. */
+static bool take_splits(cpu_device *c, attention_job *j) {
+  const ops_kv_shape *s = &j->kv->shape;
+  const int32_t counters = s->kv_heads * j->cut.groups;
+  const size_t parts = (size_t)j->count * (size_t)j->heads * (size_t)j->cut.splits;
+  if (j->cut.pieces == 1) return true;
+  const size_t values = parts * (size_t)s->head_dim * sizeof(float), sums = parts * sizeof(cpu_softmax);
+  if (!cpu_op_grow(c, &c->splits, values + sums + (size_t)counters * sizeof *j->left)) return false;
+  j->split_values = c->splits.data;
+  j->split_sums = (cpu_softmax *)(j->split_values + parts * (size_t)s->head_dim);
+  j->left = (_Atomic int32_t *)(j->split_sums + parts);
+  for (int32_t i = 0; i < counters; i++) atomic_init(&j->left[i], j->cut.pieces);
+  return true;
 }
 
 void cpu_attention_op(device *d, int32_t layer, int32_t view, const device_act *q, device_act *y) {
   cpu_device *c = cpu_of(d);
   const ops_kv_shape *s = &c->kv->shape;
-  int32_t count = c->batch.row_count, heads = q->columns / s->head_dim, stride = cpu_score_stride(s);
+  const int32_t count = c->batch.row_count, heads = q->columns / s->head_dim, stride = cpu_score_stride(s);
   assert(c->running && layer < s->layers && view < c->batch.view_count && y->columns == q->columns);
   assert(heads % s->kv_heads == 0 && q->rows >= count && y->rows >= count);
-  size_t scores = (size_t)d->threads * (size_t)queries_max(heads / s->kv_heads) * (size_t)stride;
-  if (!cpu_op_grow(c, &c->scores, scores * sizeof(float))) return;
+  const size_t scratch = scratch_floats(s, heads / s->kv_heads, stride) * (size_t)d->threads;
+  if (!cpu_op_grow(c, &c->scores, scratch * sizeof(float))) return;
   cpu_late_settle(c->kv, layer);
   attention_job j = {
       .k = c->kernels,
@@ -129,15 +267,15 @@ void cpu_attention_op(device *d, int32_t layer, int32_t view, const device_act *
       .layer = layer,
       .heads = heads,
       .stride = stride,
-      .rows_each = rows_together(s, count, heads, d->threads),
       .count = count,
       .rows = c->batch.rows,
       .view = &c->batch.views[view],
       .q = q->f32,
       .y = y,
-      .scores = c->scores.data,
+      .scratch = c->scores.data,
   };
-  int32_t groups = (count + j.rows_each - 1) / j.rows_each;
-  thread_pool_run(c->pool, groups * s->kv_heads, attention_chunk, &j);
+  j.cut = cut_for(&j, d->threads);
+  if (!take_splits(c, &j)) return;
+  thread_pool_run(c->pool, j.cut.groups * s->kv_heads * j.cut.pieces, attention_chunk, &j);
   if (!quantizes_heads(&j)) cpu_quantize_rows(c, y, count);
 }

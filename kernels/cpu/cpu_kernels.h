@@ -4,6 +4,7 @@
 #pragma once
 
 #include "common/base/ranking.h"
+#include "kernels/cpu/cpu_math.h"
 #include "kernels/cpu/pack_weights.h"
 #include "kernels/ops.h"
 
@@ -76,7 +77,13 @@ static inline size_t cpu_part_at(int32_t columns, int32_t parts, int32_t i) {
 typedef void cpu_linear(const void *group, const cpu_act *x, int32_t row, int32_t rows, int32_t parts,
                         float *out);
 
-/* The query heads of a few rows of one sequence that share a key-value head. Pointers stand at that layer and
+/* Queries of a chunk of work, whose keys and values are read from memory once: of several rows, or of one row
+ * that has more heads than this. */
+#define CPU_QUERIES_MAX 48
+#define CPU_BATCH_MAX   12 /* queries that a kernel holds in registers */
+
+/* Some splits of what the query heads of some rows of one sequence, which share a key-value head, attend to.
+ * A query is a row and a head: query i is head i % heads of row i / heads. Pointers stand at that layer and
  * key-value head; those of committed rows at block 0 of all (the sequence's own blocks are in row->kv->map),
  * those of staged rows at row->stage_at. */
 typedef struct cpu_attention {
@@ -85,22 +92,44 @@ typedef struct cpu_attention {
   const cpu_row *row;                /* [rows] */
   const void *keys, *stage_keys;     /* [..][head_dim][OPS_TILE] */
   const void *values, *stage_values; /* [..][head_dim] */
-  const void *next_keys,
-      *next_values;   /* what this thread will probably attend to next, for prefetching, or NULL */
-  const cpu_kv *next; /* the sequence of next_keys */
-  const float *q;     /* [rows][row_floats], its first [heads][head_dim] */
-  float *y;           /* likewise */
+  /* What this thread will probably attend to next, for prefetching: tiles of the sequence `next`, from
+   * next_tile on. NULL: the splits that follow, or nothing. */
+  const cpu_kv *next;
+  const void *next_keys, *next_values;
+  int32_t next_tile;
+  const float *q; /* [rows][row_floats], its first [heads][head_dim] */
+  float *y;       /* likewise */
   size_t row_floats;
   float scale;
   /* What the rows see: row i the logical positions of spans[first_span[i]] to spans[first_span[i + 1] - 1],
    * which ascend, do not overlap, and end with the row's own position. */
   const ops_span *spans;
   const int32_t *first_span; /* [rows + 1] */
-  /* Scratch [CPU_QUERIES_MAX or heads][stride]; stride = cpu_score_stride(). The scores of a split stand at
-   * their positions in it, those of the staging area's tiles from stride - stage on. */
-  float *scores;
+  int32_t split, split_end;  /* the splits [split, split_end) of OPS_SPLIT logical positions each */
+  /* Where other threads attend to other splits: what each split comes to, for attention_join. A query's
+   * splits count from first_left. NULL: there are no other splits, and y is complete afterwards. */
+  cpu_softmax *split_sums; /* [rows * heads][splits_left]; sum < 0: the query sees nothing of the split */
+  float *split_values;     /* [rows * heads][splits_left][head_dim], weighted by exp(score - largest) */
+  int32_t first_left, splits_left;
+  /* Scratch. The scores of a split stand at their positions in it, those of the staging area's tiles from
+   * stride - stage on. */
+  float *scores; /* [CPU_BATCH_MAX][stride]; stride = cpu_score_stride() */
   int32_t stride, stage;
+  float *queries;    /* [head_dim][rows * heads], batch by batch */
+  cpu_softmax *sums; /* [rows * heads]: of the splits so far */
 } cpu_attention;
+
+#define CPU_SEES_NOTHING ((cpu_softmax){-INFINITY, -1.0f})
+
+/* Which of a->split_sums is that of a query and a split. */
+static inline size_t cpu_split_at(const cpu_attention *a, int32_t query, int32_t split) {
+  return (size_t)query * (size_t)a->splits_left + (size_t)(split - a->first_left);
+}
+
+/* Where a query begins in q, and its result in y. */
+static inline size_t cpu_query_at(const cpu_attention *a, int32_t query) {
+  return (size_t)(query / a->heads) * a->row_floats + (size_t)(query % a->heads) * (size_t)a->head_dim;
+}
 
 /* The first logical position that row i sees, and the one after its last, which is its own. */
 static inline int32_t cpu_keys_begin(const cpu_attention *a, int32_t i) {
@@ -163,8 +192,6 @@ static inline int32_t cpu_run_end(const cpu_kv *kv, int32_t p, int32_t end) {
   return to < end ? (int32_t)to : end;
 }
 
-#define CPU_QUERIES_MAX 12 /* query heads that share one pass over the keys */
-
 /* Tiles of the staging area that a row's path reaches into. */
 static inline int32_t cpu_stage_tiles(const cpu_row *r) {
   int32_t tiles = 0;
@@ -212,6 +239,7 @@ typedef struct cpu_kernels {
   /* n floats to elements that lie `stride` apart. */
   void (*store)(ops_kv_type type, void *to, int32_t stride, const float *x, int32_t n);
   void (*attention)(const cpu_attention *a);
+  void (*attention_join)(const cpu_attention *a); /* y from the parts of a's splits; no scratch is used */
   void (*swiglu)(float *y, const float *gate, const float *up, int32_t n);
   cpu_sample *sample;
   cpu_rank_outputs *rank;

@@ -228,7 +228,7 @@ static void name_variants(cpu_device *c) {
 static void device_close(device *d) {
   cpu_device *c = cpu_of(d);
   if (!c) return;
-  cpu_buffer *buffers[] = {&c->winners, &c->angles, &c->scores, &c->logits, &c->rankers.memory};
+  cpu_buffer *buffers[] = {&c->winners, &c->angles, &c->scores, &c->splits, &c->logits, &c->rankers.memory};
   for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) cpu_buffer_drop(c, buffers[i]);
   for (int32_t i = 0; i < OPS_CAPTURES_MAX; i++) cpu_buffer_drop(c, &c->captures[i].memory);
   cpu_batch_drop(c);

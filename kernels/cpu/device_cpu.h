@@ -79,7 +79,8 @@ typedef struct cpu_device {
   uint64_t began_us, took_us;
   cpu_buffer angles; /* float [rows][2][rope_dim]: cosines, each twice; then sines as (-s, s) */
   int32_t rope_dim;
-  cpu_buffer scores; /* of attention: float [threads][queries][stride] */
+  cpu_buffer scores; /* of attention: the threads' scratch */
+  cpu_buffer splits; /* of attention: what each piece of the splits came to */
   cpu_buffer logits; /* float [logit_count + rank_count][vocab] */
   cpu_rankers rankers;
   cpu_capture captures[OPS_CAPTURES_MAX];

@@ -108,6 +108,7 @@ const cpu_kernels cpu_kernels_avx512 = {
     .rope = cpu_rope_avx2,
     .store = cpu_store_avx2,
     .attention = cpu_attention_avx512,
+    .attention_join = cpu_attention_join_avx512,
     .swiglu = swiglu_avx512,
     .sample = cpu_sample_avx512,
     .rank = cpu_rank_outputs_avx512,

@@ -131,44 +131,82 @@ static ALWAYS_INLINE cpu_softmax attention_split(const cpu_attention *a, int32_t
   return s;
 }
 
-static ALWAYS_INLINE void attention_head(const cpu_attention *a, int32_t row, const float *q, float *y) {
-  float later[OPS_HEAD_DIM_MAX];
-  cpu_softmax all = {0};
-  bool begun = false;
-  const int32_t end = cpu_keys_end(a, row);
-  for (int32_t from = 0; from < end; from += OPS_SPLIT) {
-    int32_t to = end - from < OPS_SPLIT ? end : from + OPS_SPLIT;
-    if (cpu_seen(a, row, from, to).first == to) continue;
-    cpu_softmax split = attention_split(a, row, q, from, to, begun ? later : y);
-    if (begun) {
-      cpu_factors f = cpu_softmax_join(&all, split);
-      for (int32_t d = 0; d < a->head_dim; d++) y[d] = fmaf(later[d], f.split, y[d] * f.before);
-    } else {
-      all = split;
-    }
-    begun = true;
+/* y = the splits so far, which come to *all, and one more. */
+static ALWAYS_INLINE void attention_add(float *y, cpu_softmax *all, const float *values, cpu_softmax split,
+                                        int32_t dim) {
+  if (all->sum < 0) {
+    *all = split;
+    memmove(y, values, (size_t)dim * sizeof *y);
+    return;
   }
-  for (int32_t d = 0; d < a->head_dim; d++) y[d] *= 1.0f / all.sum;
+  const cpu_factors f = cpu_softmax_join(all, split);
+  for (int32_t d = 0; d < dim; d++) y[d] = fmaf(values[d], f.split, y[d] * f.before);
+}
+
+static ALWAYS_INLINE void attention_head(const cpu_attention *a, int32_t query, const float *q, float *y) {
+  float values[OPS_HEAD_DIM_MAX];
+  cpu_softmax all = CPU_SEES_NOTHING;
+  const int32_t row = query / a->heads, dim = a->head_dim, end = cpu_keys_end(a, row);
+  for (int32_t s = a->split; s < a->split_end; s++) {
+    const int32_t from = s * OPS_SPLIT, to = end - from < OPS_SPLIT ? end : from + OPS_SPLIT;
+    const bool sees = from < to && cpu_seen(a, row, from, to).first < to;
+    const size_t part = a->split_sums ? cpu_split_at(a, query, s) : 0;
+    float *into = a->split_sums ? a->split_values + part * (size_t)dim : values;
+    cpu_softmax split = sees ? attention_split(a, row, q, from, to, into) : CPU_SEES_NOTHING;
+    if (a->split_sums)
+      a->split_sums[part] = split;
+    else if (sees)
+      attention_add(y, &all, values, split, dim);
+  }
+  for (int32_t d = 0; d < dim && !a->split_sums; d++) y[d] *= 1.0f / all.sum;
+}
+
+static ALWAYS_INLINE void attention_queries(const cpu_attention *a) {
+  for (int32_t i = 0; i < a->rows * a->heads; i++)
+    attention_head(a, i, a->q + cpu_query_at(a, i), a->y + cpu_query_at(a, i));
+}
+
+static ALWAYS_INLINE void join_queries(const cpu_attention *a) {
+  for (int32_t i = 0; i < a->rows * a->heads; i++) {
+    float *y = a->y + cpu_query_at(a, i);
+    cpu_softmax all = CPU_SEES_NOTHING;
+    for (int32_t s = a->split; s < a->split_end; s++) {
+      const size_t part = cpu_split_at(a, i, s);
+      if (a->split_sums[part].sum < 0) continue;
+      attention_add(y, &all, a->split_values + part * (size_t)a->head_dim, a->split_sums[part], a->head_dim);
+    }
+    for (int32_t d = 0; d < a->head_dim; d++) y[d] *= 1.0f / all.sum;
+  }
 }
 
 /* The same C twice: where the processor has it, fmaf is an instruction and no call, which each start waits
  * for in the self-test. The bits are those of fmaf. */
-static ALWAYS_INLINE void attention_rows(const cpu_attention *a) {
-  for (int32_t i = 0; i < a->rows * a->heads; i++) {
-    size_t at = (size_t)(i / a->heads) * a->row_floats + (size_t)(i % a->heads) * (size_t)a->head_dim;
-    attention_head(a, i / a->heads, a->q + at, a->y + at);
-  }
+#define WITH_FMA __attribute__((target("avx2,fma")))
+
+WITH_FMA static void attention_queries_fma(const cpu_attention *a) {
+  attention_queries(a);
 }
 
-__attribute__((target("avx2,fma"))) static void attention_rows_fma(const cpu_attention *a) {
-  attention_rows(a);
+WITH_FMA static void join_queries_fma(const cpu_attention *a) {
+  join_queries(a);
+}
+
+static bool has_fma(void) {
+  return __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2");
 }
 
 void cpu_attention_c(const cpu_attention *a) {
-  if (__builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2"))
-    attention_rows_fma(a);
+  if (has_fma())
+    attention_queries_fma(a);
   else
-    attention_rows(a);
+    attention_queries(a);
+}
+
+void cpu_attention_join_c(const cpu_attention *a) {
+  if (has_fma())
+    join_queries_fma(a);
+  else
+    join_queries(a);
 }
 
 void cpu_swiglu_c(float *y, const float *gate, const float *up, int32_t n) {
@@ -191,6 +229,7 @@ const cpu_kernels cpu_kernels_c = {
     .rope = cpu_rope_c,
     .store = cpu_store_c,
     .attention = cpu_attention_c,
+    .attention_join = cpu_attention_join_c,
     .swiglu = cpu_swiglu_c,
     .sample = cpu_sample_c,
     .rank = cpu_rank_outputs_c,

@@ -115,7 +115,7 @@ __attribute__((target("avx512f,avx512vnni"))) static uint64_t multiply_avx512(co
 
 __attribute__((target("avx512f"))) static uint64_t multiply_floats_avx512(const int8_t *a) {
   __m512 x = _mm512_set1_ps((float)a[1] / 64), sums[CHAINS];
-  for (int k = 0; k < CHAINS; k++) sums[k] = x;
+  for (int k = 0; k < CHAINS; k++) sums[k] = _mm512_set1_ps((float)(a[k] + k));
   MULTIPLY_LOOP(sums[k] = _mm512_fmadd_ps(sums[k], x, x))
   for (int k = 1; k < CHAINS; k++) sums[0] = _mm512_add_ps(sums[0], sums[k]);
   return (uint64_t)_mm512_cvtss_f32(sums[0]);
@@ -149,7 +149,7 @@ __attribute__((target("avx2"))) static uint64_t multiply_avx2(const int8_t *a) {
 
 __attribute__((target("avx2,fma"))) static uint64_t multiply_floats_avx2(const int8_t *a) {
   __m256 x = _mm256_set1_ps((float)a[1] / 64), sums[CHAINS];
-  for (int k = 0; k < CHAINS; k++) sums[k] = x;
+  for (int k = 0; k < CHAINS; k++) sums[k] = _mm256_set1_ps((float)(a[k] + k));
   MULTIPLY_LOOP(sums[k] = _mm256_fmadd_ps(sums[k], x, x))
   for (int k = 1; k < CHAINS; k++) sums[0] = _mm256_add_ps(sums[0], sums[k]);
   return (uint64_t)_mm256_cvtss_f32(sums[0]);
@@ -157,7 +157,8 @@ __attribute__((target("avx2,fma"))) static uint64_t multiply_floats_avx2(const i
 #endif
 
 static uint64_t multiply_floats_plain(const int8_t *a) {
-  float sums[CHAINS] = {0}, x = (float)a[1] / 64, all = 0;
+  float sums[CHAINS], x = (float)a[1] / 64, all = 0;
+  for (int k = 0; k < CHAINS; k++) sums[k] = (float)(a[k] + k);
   for (int i = 0; i < CHAIN_LENGTH; i++)
     for (int k = 0; k < CHAINS; k++) sums[k] = sums[k] * x + x;
   for (int k = 0; k < CHAINS; k++) all += sums[k];

@@ -233,23 +233,28 @@ static attention_cut cut_for(const attention_job *j, int32_t threads) {
     c.groups = (j->count + c.rows_each - 1) / c.rows_each;
     if (c.rows_each == 1 || c.groups * s->kv_heads * pieces_max >= threads * CHUNKS_A_THREAD) break;
   }
+  c.rows_each = (j->count + c.groups - 1) / c.groups; /* groups of nearly equal size */
+  c.groups = (j->count + c.rows_each - 1) / c.rows_each;
   c.pieces = pieces_for(c.groups * s->kv_heads, threads, pieces_max);
   return c;
 }
 
-/* Memory for what pieces leave. */
-static bool take_splits(cpu_device *c, attention_job *j) {
+/* Memory for what pieces leave. If there is none, a group's splits are one piece. */
+static void take_splits(cpu_device *c, attention_job *j) {
   const ops_kv_shape *s = &j->kv->shape;
   const int32_t counters = s->kv_heads * j->cut.groups;
   const size_t parts = (size_t)j->count * (size_t)j->heads * (size_t)j->cut.splits;
-  if (j->cut.pieces == 1) return true;
+  if (j->cut.pieces == 1) return;
   const size_t values = parts * (size_t)s->head_dim * sizeof(float), sums = parts * sizeof(cpu_softmax);
-  if (!cpu_op_grow(c, &c->splits, values + sums + (size_t)counters * sizeof *j->left)) return false;
+  const mem_tag tag = c->batch.staged ? MEM_SPECULATION : MEM_ACTIVATIONS;
+  if (!cpu_buffer_grow(c, &c->splits, tag, values + sums + (size_t)counters * sizeof *j->left)) {
+    j->cut.pieces = 1;
+    return;
+  }
   j->split_values = c->splits.data;
   j->split_sums = (cpu_softmax *)(j->split_values + parts * (size_t)s->head_dim);
   j->left = (_Atomic int32_t *)(j->split_sums + parts);
   for (int32_t i = 0; i < counters; i++) atomic_init(&j->left[i], j->cut.pieces);
-  return true;
 }
 
 void cpu_attention_op(device *d, int32_t layer, int32_t view, const device_act *q, device_act *y) {
@@ -275,7 +280,7 @@ void cpu_attention_op(device *d, int32_t layer, int32_t view, const device_act *
       .scratch = c->scores.data,
   };
   j.cut = cut_for(&j, d->threads);
-  if (!take_splits(c, &j)) return;
+  take_splits(c, &j);
   thread_pool_run(c->pool, j.cut.groups * s->kv_heads * j.cut.pieces, attention_chunk, &j);
   if (!quantizes_heads(&j)) cpu_quantize_rows(c, y, count);
 }

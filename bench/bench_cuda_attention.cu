@@ -153,7 +153,7 @@ int main(int argc, char **argv) {
          "keys and values once at %.0f GB/s\n",
          gbps);
   for (const shape &s : shapes)
-    for (int32_t context : {512, 2048, 8192})
+    for (int32_t context : {512, 2048, 4096, 8192, 30720})
       if (argc < 4 || (!strcmp(argv[2], s.name) && atoi(argv[3]) == context)) measure(s, context, gbps);
   return 0;
 }

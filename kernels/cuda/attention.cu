@@ -16,6 +16,7 @@
 #define ROW_COST 2 /* of a wave of blocks, measured (attention_cost) */
 #define ROWS_MIN 4 /* that share what they read */
 static_assert(OPS_CHUNK == DEVICE_LANES, "a lane for each position of a chunk");
+static_assert(ATTENTION_MEET_SPLITS <= DEVICE_LANES, "a lane for each split (attention_join)");
 static_assert(PACK_MAX * CPU_LANES == DEVICE_LANES, "a warp adds the lanes of all heads at once");
 
 /* Blocks of one head are few (pack_of) or of heads that share nothing: each has a processor's registers to
@@ -363,6 +364,7 @@ static __device__ void leave_nothing(const block_job<T, PACK> &b, int32_t split)
 
 /* The last of a pack's blocks has what they have left. */
 template <class T, int PACK> static __device__ void meet(const block_job<T, PACK> &b, int32_t count) {
+  if (!b.j.arrived) return;
   int32_t *arrived = b.j.arrived + blockIdx.x * gridDim.y + blockIdx.y;
   if (!attention_is_last(arrived, count, &block_memory<PACK>().arrived)) return;
   const size_t head = attention_head_at(b.j, (int32_t)blockIdx.x, b.head);
@@ -544,7 +546,7 @@ void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_runs runs, cuda_kv
                      q,    y,  NULL,  NULL, NULL};
   if (spread) {
     const size_t partials = (size_t)rows.bucket * (size_t)heads * (size_t)splits;
-    j.arrived = (int32_t *)scratch;
+    if (splits <= ATTENTION_MEET_SPLITS) j.arrived = (int32_t *)scratch;
     j.partials = (attention_partial *)(scratch + CUDA_ATTENTION_COUNTERS);
     j.values = scratch + CUDA_ATTENTION_COUNTERS + partials * (sizeof(attention_partial) / sizeof(float));
   }
@@ -558,4 +560,5 @@ void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_runs runs, cuda_kv
   default:
     put_rows(stream, j);
   }
+  if (spread && !j.arrived) attention_put_join(stream, j);
 }

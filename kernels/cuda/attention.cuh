@@ -12,6 +12,9 @@
 #define ATTENTION_FOUR       4                       /* floats that one access takes */
 #define ATTENTION_LINE_KEYS  (DEVICE_LINE / 16)      /* at most: a key's unit has 16 bytes or more */
 #define ATTENTION_JOIN_AHEAD 8                       /* splits whose values are on their way at once */
+/* That many splits are joined by the last of their blocks, and more by a kernel (attention_join.cu), which
+ * takes a microsecond to begin, but has a block for each head. */
+#define ATTENTION_MEET_SPLITS 16
 
 typedef struct attention_quad {
   alignas(16) float x[ATTENTION_FOUR];
@@ -31,7 +34,7 @@ typedef struct attention_job {
   const float *q;
   float *y;
   int32_t *arrived; /* [CUDA_ATTENTION_COUNTERS]: blocks that have left their split, of those that make the
-                       same results; 0 between kernels */
+                       same results; 0 between kernels. NULL: attention_put_join joins what they leave */
   attention_partial *partials; /* [rows][heads][splits] */
   float *values;               /* [rows][heads][splits][cuda_kv_row(head_dim)] */
 } attention_job;
@@ -169,34 +172,32 @@ DEVICE_CODE void attention_add(attention_sum &to, float weights, const attention
       first ? values.x[i] : attention_joined(to.values.x[i], values.x[i], f);
 }
 
-/* The components from d on of a head, from all its splits. row: floats from split to split. */
+/* The components from d on of a head, from all its splits, ATTENTION_MEET_SPLITS at most. row: floats from
+ * split to split. */
 static __device__ attention_quad attention_join(const attention_partial *partials, const float *values,
                                                 int32_t count, int32_t row, int32_t d) {
   const int32_t lane = (int32_t)threadIdx.x % DEVICE_LANES;
   float before = -INFINITY;
   attention_sum sum = {};
+  attention_partial p = {{0, 0}, 0};
+  cpu_factors f = {0, 0};
   bool any = false;
+  if (lane < count) p = device_load_fresh<attention_partial>(partials + lane);
   DEVICE_NO_UNROLL
-  for (int32_t first = 0; first < count; first += DEVICE_LANES) {
-    attention_partial p = {{0, 0}, 0};
-    cpu_factors f = {0, 0};
-    if (first + lane < count) p = device_load_fresh<attention_partial>(partials + first + lane);
-    DEVICE_NO_UNROLL
-    for (int32_t at = first; at < first + DEVICE_LANES && at < count; at += ATTENTION_JOIN_AHEAD) {
-      attention_quad ahead[ATTENTION_JOIN_AHEAD];
-      DEVICE_UNROLL for (int i = 0; i < ATTENTION_JOIN_AHEAD; i++) {
-        const int32_t split = at + i < count ? at + i : first;
-        ahead[i] = device_load_fresh<attention_quad>(values + (size_t)split * (size_t)row + d);
-      }
-      if (at == first) f = attention_factors(p, before);
-      DEVICE_UNROLL for (int i = 0; i < ATTENTION_JOIN_AHEAD; i++) {
-        const int32_t from = at + i - first;
-        const cpu_factors g = {__shfl_sync(~0u, f.before, from), __shfl_sync(~0u, f.split, from)};
-        const float weights = __shfl_sync(~0u, p.softmax.sum, from);
-        if (!__shfl_sync(~0u, p.keys, from)) continue;
-        attention_add(sum, weights, ahead[i], g, !any);
-        any = true;
-      }
+  for (int32_t first = 0; first < count; first += ATTENTION_JOIN_AHEAD) {
+    attention_quad ahead[ATTENTION_JOIN_AHEAD];
+    DEVICE_UNROLL for (int i = 0; i < ATTENTION_JOIN_AHEAD; i++) {
+      const int32_t split = first + i < count ? first + i : 0;
+      ahead[i] = device_load_fresh<attention_quad>(values + (size_t)split * (size_t)row + d);
+    }
+    if (first == 0) f = attention_factors(p, before);
+    DEVICE_UNROLL for (int i = 0; i < ATTENTION_JOIN_AHEAD; i++) {
+      const int32_t from = first + i;
+      const cpu_factors g = {__shfl_sync(~0u, f.before, from), __shfl_sync(~0u, f.split, from)};
+      const float weights = __shfl_sync(~0u, p.softmax.sum, from);
+      if (!__shfl_sync(~0u, p.keys, from)) continue;
+      attention_add(sum, weights, ahead[i], g, !any);
+      any = true;
     }
   }
   DEVICE_UNROLL for (int i = 0; i < ATTENTION_FOUR; i++) sum.values.x[i] *= 1.0f / sum.weights;
@@ -247,6 +248,7 @@ DEVICE_CODE void attention_leave_nothing(const attention_queries &b, bool there,
 template <int QUERIES, int ROW>
 DEVICE_CODE void attention_meet(const attention_queries &b, int32_t count, const int32_t *row_of,
                                 int32_t nobody, int32_t *flag) {
+  if (!b.j.arrived) return;
   int32_t *arrived = b.j.arrived + blockIdx.x * gridDim.y + blockIdx.y;
   if (!attention_is_last(arrived, count, flag)) return;
   const int32_t warps = (int32_t)blockDim.x / DEVICE_LANES;
@@ -275,6 +277,9 @@ inline bool attention_may_spread(const cuda_kv &kv, cuda_runs runs, int32_t head
   const int64_t parts = (int64_t)runs.bucket * runs.rows * heads * attention_splits(kv.context);
   return blocks <= CUDA_ATTENTION_COUNTERS && parts <= ATTENTION_PARTS_MAX;
 }
+
+/* Joins what the blocks of the splits have left. */
+void attention_put_join(cudaStream_t stream, const attention_job &j);
 
 /* Is there a kernel for runs in this cache, and shared memory for it? The others are for where there is. */
 bool attention_runs_fit(const cuda_kv &kv);

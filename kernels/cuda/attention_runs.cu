@@ -189,8 +189,15 @@ template <class P> DEVICE_CODE bool sees_split(int32_t query) {
 /* --- scores --- */
 
 struct key_unit {
-  alignas(16) element x[CUDA_KV_UNIT];
+  alignas(16) uint32_t pairs[CUDA_KV_UNIT / 2];
 };
+
+/* Four components of it. */
+DEVICE_CODE attention_quad key_quad(const key_unit &k, int c) {
+  attention_quad x;
+  DEVICE_UNROLL for (int e = 0; e < FOUR; e += 2) device_halves(k.pairs[(c + e) / 2], &x.x[e], &x.x[e + 1]);
+  return x;
+}
 
 template <class P> struct key_units { /* of all keys of a lane */
   key_unit of[TURNS];
@@ -227,11 +234,12 @@ template <class P>
 DEVICE_CODE void add_unit(const key_units<P> &k, int32_t unit, float (&scores)[TURNS][P::QUERIES]) {
   const float *queries = run_shared<P>().queries[0] + unit * CUDA_KV_UNIT;
   DEVICE_UNROLL for (int c = 0; c < CUDA_KV_UNIT; c += FOUR) {
+    attention_quad key[TURNS];
+    DEVICE_UNROLL for (int i = 0; i < TURNS; i++) key[i] = key_quad(k.of[i], c);
     DEVICE_UNROLL for (int q = 0; q < P::QUERIES; q++) {
       const attention_quad x = device_load<attention_quad>(queries + q * P::ROW + c);
       DEVICE_UNROLL for (int e = 0; e < FOUR; e++) {
-        DEVICE_UNROLL for (int i = 0; i < TURNS; i++) scores[i][q] =
-            fmaf(x.x[e], cache_load(k.of[i].x[c + e]), scores[i][q]);
+        DEVICE_UNROLL for (int i = 0; i < TURNS; i++) scores[i][q] = fmaf(x.x[e], key[i].x[e], scores[i][q]);
       }
     }
   }
@@ -268,8 +276,10 @@ template <class P> DEVICE_CODE float score_one(const run_job &b, int32_t query, 
   DEVICE_UNROLL_BY(4)
   for (int32_t u = 0; u < P::UNITS; u++) {
     const key_unit k = device_load<key_unit>(key + u * (OPS_TILE * CUDA_KV_UNIT));
-    DEVICE_UNROLL for (int c = 0; c < CUDA_KV_UNIT; c++) score =
-        fmaf(q[u * CUDA_KV_UNIT + c], cache_load(k.x[c]), score);
+    DEVICE_UNROLL for (int c = 0; c < CUDA_KV_UNIT; c += FOUR) {
+      const attention_quad x = key_quad(k, c);
+      DEVICE_UNROLL for (int e = 0; e < FOUR; e++) score = fmaf(q[u * CUDA_KV_UNIT + c + e], x.x[e], score);
+    }
   }
   return score * b.j.scale;
 }
@@ -323,8 +333,16 @@ template <class P> DEVICE_CODE void weigh() {
 /* --- values --- */
 
 template <class P> struct value_part { /* a lane's components of a value */
-  alignas(P::WIDE * sizeof(element)) element x[P::WIDE];
+  alignas(P::WIDE * sizeof(element)) uint32_t pairs[P::WIDE / 2];
 };
+
+template <class P> struct value_floats { float x[P::WIDE]; };
+
+template <class P> DEVICE_CODE value_floats<P> floats_of(const value_part<P> &v) {
+  value_floats<P> f;
+  DEVICE_UNROLL for (int d = 0; d < P::WIDE; d += 2) device_halves(v.pairs[d / 2], &f.x[d], &f.x[d + 1]);
+  return f;
+}
 
 template <class P> struct value_parts { /* of positions side by side */
   value_part<P> of[AHEAD];
@@ -351,16 +369,19 @@ template <class P> DEVICE_CODE value_parts<P> load_values(const value_tiles &til
   return v;
 }
 
-template <class P> DEVICE_CODE void add_value(float weight, const value_part<P> &v, float (&sums)[P::WIDE]) {
-  DEVICE_UNROLL for (int c = 0; c < P::WIDE; c++) sums[c] = fmaf(weight, cache_load(v.x[c]), sums[c]);
+template <class P>
+DEVICE_CODE void add_value(float weight, const value_floats<P> &v, float (&sums)[P::WIDE]) {
+  DEVICE_UNROLL for (int c = 0; c < P::WIDE; c++) sums[c] = fmaf(weight, v.x[c], sums[c]);
 }
 
 /* Four positions that every row sees. weights: of the first query. */
 template <class P>
 DEVICE_CODE void add_four(const value_part<P> *v, const float *weights, value_sums<P> &sums) {
+  value_floats<P> x[FOUR];
+  DEVICE_UNROLL for (int p = 0; p < FOUR; p++) x[p] = floats_of<P>(v[p]);
   DEVICE_UNROLL for (int q = 0; q < P::QUERIES; q++) {
     const attention_quad w = device_load<attention_quad>(weights + q * STRIDE);
-    DEVICE_UNROLL for (int p = 0; p < FOUR; p++) add_value<P>(w.x[p], v[p], sums.of[q]);
+    DEVICE_UNROLL for (int p = 0; p < FOUR; p++) add_value<P>(w.x[p], x[p], sums.of[q]);
   }
 }
 
@@ -384,8 +405,9 @@ DEVICE_CODE void add_some(const run_job &b, const value_part<P> *v, int32_t spli
   const int32_t last = memory.row_of[P::QUERIES - 1];
   DEVICE_NO_UNROLL
   for (int32_t r = memory.row_of[0]; r < b.run.count && r <= last; r++) {
-    value_part<P> mine[FOUR];
-    DEVICE_UNROLL for (int p = 0; p < FOUR; p++) mine[p] = value_for<P>(b, v[p], r, split, at + p);
+    value_floats<P> mine[FOUR];
+    DEVICE_UNROLL for (int p = 0; p < FOUR; p++) mine[p] =
+        floats_of<P>(value_for<P>(b, v[p], r, split, at + p));
     DEVICE_UNROLL for (int q = 0; q < P::QUERIES; q++) {
       if (memory.row_of[q] != r) continue;
       const attention_quad w = device_load<attention_quad>(memory.weights[q] + at);

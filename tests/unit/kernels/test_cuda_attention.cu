@@ -156,13 +156,19 @@ static void check_grid(test_cache *c, const test_batch &b, int32_t heads, const 
   for (float *p : {q_memory, y, scratch}) cudaFree(p);
 }
 
+/* Up to the last row. */
+static int32_t positions_of(const test_batch &b) {
+  int32_t positions = 0;
+  for (const ops_row &r : b.rows) positions = r.position >= positions ? r.position + 1 : positions;
+  return positions;
+}
+
 static void check_queries(test_cache *c, test_batch *b, int32_t heads, const std::vector<float> &q) {
   upload_cache(c);
   upload_batch(b);
   const std::vector<float> expected = expected_of(c, *b, heads, q);
   const int32_t rows = (int32_t)b->rows.size(), longest = b->runs.rows > 1 ? b->runs.rows : 2;
-  int32_t positions = 0;
-  for (const ops_row &r : b->rows) positions = r.position >= positions ? r.position + 1 : positions;
+  const int32_t positions = positions_of(*b);
   for (int32_t bucket : {rows, rows + 100 / heads, rows + 256 / heads, 600})
     check_grid(c, *b, heads, {bucket, {bucket, 1}, positions}, q, expected);
   const cuda_runs grids[] = {
@@ -186,7 +192,7 @@ static void check_filled(test_cache *c, test_batch *b, int32_t heads, float scal
 }
 
 static void check(const shape &s, test_batch b) {
-  const int32_t end = b.rows[0].position + 1, context = (end + OPS_TILE - 1) / OPS_TILE * OPS_TILE;
+  const int32_t end = positions_of(b), context = (end + OPS_TILE - 1) / OPS_TILE * OPS_TILE;
   test_cache c =
       make_cache(s.type, LAYERS, s.kv_heads, s.head_dim, 2, context > CONTEXT ? context : CONTEXT, STAGE);
   fill_seen(&c, b);
@@ -306,6 +312,15 @@ static void a_prefilled_row_sees_no_later_one(void **state) {
   check({OPS_KV_F16, 8, 1, 128}, prompt(250, 17, 40));
   check({OPS_KV_F16, 6, 2, 64}, prompt(475, 70, 10000)); /* a block's last row begins a tile */
   check({OPS_KV_F16, 1, 1, 128}, prompt(0, 40, 10000));
+}
+
+/* More splits than the last of their blocks joins. */
+static void many_splits_of_runs_are_joined(void **state) {
+  (void)state;
+  test_batch b = prompt(17 * SPLIT - 2, 4, 20 * SPLIT); /* in 17 and 18 splits */
+  b.spans[1] = {{3, 5}, {16 * SPLIT - 1, b.rows[1].position + 1}};
+  check({OPS_KV_F16, 3, 1, 64}, b);
+  check({OPS_KV_F16, 1, 1, 128}, b);
 }
 
 /* Rows that see other gaps than their neighbours, and one of them nothing of most splits. */
@@ -515,6 +530,7 @@ int main(void) {
       cmocka_unit_test(gaps_between_spans_add_nothing),
       cmocka_unit_test(trees_find_their_paths),
       cmocka_unit_test(a_prefilled_row_sees_no_later_one),
+      cmocka_unit_test(many_splits_of_runs_are_joined),
       cmocka_unit_test(rows_of_a_run_see_what_each_sees),
       cmocka_unit_test(paths_of_a_run_are_long),
       cmocka_unit_test(a_run_has_appended_rows_and_a_tree),

@@ -30,8 +30,8 @@ struct shape {
   int32_t heads, kv_heads, head_dim;
 };
 
-static const shape shapes[] = {
-    {"135M", 9, 3, 64}, {"1B", 32, 8, 64}, {"1.5B", 12, 2, 128}, {"8B", 32, 8, 128}, {"70B/4", 16, 2, 128}};
+static const shape shapes[] = {{"135M", 9, 3, 64}, {"1B", 32, 8, 64},     {"1.5B", 12, 2, 128},
+                               {"8B", 32, 8, 128}, {"70B/4", 16, 2, 128}, {"G2B", 8, 4, 256}};
 
 struct batch {
   cuda_batch *device;
@@ -125,6 +125,8 @@ static void measure(const shape &s, int32_t context, double gbps) {
          2.0 * sizeof(uint16_t) * context * s.kv_heads * s.head_dim / gbps / 1e3);
   for (int32_t count : {1, 2, 4, 8, 16, 32, TREE_MAX, 128, ROWS_MAX}) {
     if (count > context) continue;
+    if (getenv("NP") && count > TREE_MAX) continue;
+    if (getenv("ONLY") && atoi(getenv("ONLY")) != count) continue;
     const bool prompt = count > TREE_MAX;
     const batch b = batch_of(context, count, prompt ? PROMPT : CHAIN),
                 branches = batch_of(context, count, BRANCHES);

@@ -13,8 +13,6 @@
 #define THREADS  ATTENTION_THREADS
 #define WARPS    ATTENTION_CHUNKS
 #define PACK_MAX 4
-#define ROW_COST 2 /* of a wave of blocks, measured (attention_cost) */
-#define ROWS_MIN 4 /* that share what they read */
 static_assert(OPS_CHUNK == DEVICE_LANES, "a lane for each position of a chunk");
 static_assert(ATTENTION_MEET_SPLITS <= DEVICE_LANES, "a lane for each split (attention_join)");
 static_assert(PACK_MAX * CPU_LANES == DEVICE_LANES, "a warp adds the lanes of all heads at once");
@@ -370,7 +368,8 @@ template <class T, int PACK> static __device__ void meet(const block_job<T, PACK
   const size_t head = attention_head_at(b.j, (int32_t)blockIdx.x, b.head);
   const int32_t parts = (b.dim + ATTENTION_JOINED - 1) / ATTENTION_JOINED;
   for (int32_t i = (int32_t)threadIdx.x / DEVICE_LANES; i < b.heads * parts; i += WARPS)
-    attention_join_head(b.j, head + (size_t)(i % b.heads), count, i / b.heads * ATTENTION_JOINED);
+    attention_join_head(b.j, head + (size_t)(i % b.heads), head + (size_t)(i % b.heads), count,
+                        i / b.heads * ATTENTION_JOINED);
 }
 
 /* --- all splits of a block --- */
@@ -476,9 +475,9 @@ static way way_of(const cuda_kv &kv, cuda_runs runs) {
 static bool spreads(const cuda_kv &kv, int32_t bucket, cuda_runs runs, int32_t heads, int32_t splits) {
   switch (way_of(kv, runs)) {
   case PREFILL:
-    return attention_prefill_spread(kv, runs, heads);
+    return attention_prefill_plan(kv, runs, heads, splits).spread;
   case RUNS:
-    return attention_runs_spread(kv, runs, heads, splits);
+    return attention_runs_plan(kv, runs, heads, splits).spread;
   default:
     return rows_spread(kv, bucket, heads, splits);
   }
@@ -487,12 +486,13 @@ static bool spreads(const cuda_kv &kv, int32_t bucket, cuda_runs runs, int32_t h
 static int64_t cost_of(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits) {
   switch (way_of(kv, runs)) {
   case PREFILL:
-    return attention_prefill_cost(kv, runs, heads, splits);
+    return attention_prefill_plan(kv, runs, heads, splits).cost;
   case RUNS:
-    return attention_runs_cost(kv, runs, heads, splits);
+    return attention_runs_plan(kv, runs, heads, splits).cost;
   default:
-    const int64_t blocks = (int64_t)runs.bucket * blocks_of(kv, heads, PACK_MAX) * splits;
-    return attention_cost(blocks, blocks_of_processor<PACK_MAX>, ROW_COST);
+    const int32_t wave = kv.head_dim <= 64 ? 7 : kv.head_dim <= 128 ? 10 : 14; /* of attention_pace */
+    return attention_waves((int64_t)runs.bucket * blocks_of(kv, heads, PACK_MAX) * splits,
+                           {blocks_of_processor<PACK_MAX>, 0, wave});
   }
 }
 
@@ -503,16 +503,22 @@ cuda_runs cuda_attention_runs(cuda_rows rows, cuda_runs runs, cuda_runs long_run
   const cuda_runs apart = {rows.bucket, 1};
   const auto cost = [&](cuda_runs r) { return cost_of(kv, r, heads, splits); };
   cuda_runs best = apart;
-  if (runs.rows >= ROWS_MIN && way_of(kv, runs) == RUNS && cost(runs) * 5 < cost(apart) * 4) best = runs;
+  if (way_of(kv, runs) == RUNS && cost(runs) < cost(apart)) best = runs;
   if (long_runs.rows > CUDA_RUN_ROWS && attention_prefill_fits(kv) && cost(long_runs) < cost(best))
     best = long_runs;
   return best;
 }
 
+/* Rows of a launch whose splits may be left in memory. */
+static int32_t rows_left(const cuda_kv &kv, int32_t bucket, cuda_runs runs, int32_t heads) {
+  if (way_of(kv, runs) != APART) return attention_runs_left(kv, runs, heads) * runs.rows;
+  return rows_spread(kv, bucket, heads, attention_splits(kv.context)) ? bucket : 0;
+}
+
 size_t cuda_attention_floats(cuda_kv kv, int32_t bucket, cuda_runs runs, int32_t heads) {
-  const int32_t splits = attention_splits(kv.context);
-  if (!spreads(kv, bucket, runs, heads, splits)) return 0;
-  const size_t parts = (size_t)bucket * (size_t)heads * (size_t)splits;
+  const size_t rows = (size_t)rows_left(kv, bucket, runs, heads),
+               parts = rows * (size_t)heads * (size_t)attention_splits(kv.context);
+  if (parts == 0) return 0;
   return CUDA_ATTENTION_COUNTERS +
          parts * (sizeof(attention_partial) / sizeof(float) + (size_t)cuda_kv_row(kv.head_dim));
 }
@@ -542,15 +548,18 @@ void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_runs runs, cuda_kv
                     float *scratch) {
   const int32_t splits = attention_splits(positions);
   const bool spread = splits > 1 && spreads(kv, rows.bucket, runs, heads, splits);
-  attention_job j = {rows, kv, layer, view, heads, splits, spread, 1.0f / sqrtf((float)kv.head_dim),
-                     q,    y,  NULL,  NULL, NULL};
+  const way which = way_of(kv, runs);
+  attention_job j = {};
+  j.rows = rows, j.kv = kv, j.layer = layer, j.view = view, j.heads = heads, j.splits = splits;
+  j.spread = spread, j.long_runs = which == PREFILL, j.end_run = INT32_MAX;
+  j.scale = 1.0f / sqrtf((float)kv.head_dim), j.q = q, j.y = y;
   if (spread) {
-    const size_t partials = (size_t)rows.bucket * (size_t)heads * (size_t)splits;
+    const size_t partials = (size_t)rows_left(kv, rows.bucket, runs, heads) * (size_t)heads * (size_t)splits;
     if (splits <= ATTENTION_MEET_SPLITS) j.arrived = (int32_t *)scratch;
     j.partials = (attention_partial *)(scratch + CUDA_ATTENTION_COUNTERS);
     j.values = scratch + CUDA_ATTENTION_COUNTERS + partials * (sizeof(attention_partial) / sizeof(float));
   }
-  switch (way_of(kv, runs)) {
+  switch (which) {
   case PREFILL:
     attention_put_prefill(stream, j, runs);
     break;
@@ -559,6 +568,6 @@ void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_runs runs, cuda_kv
     break;
   default:
     put_rows(stream, j);
+    if (spread && !j.arrived) attention_put_join(stream, j, rows.bucket);
   }
-  if (spread && !j.arrived) attention_put_join(stream, j);
 }

@@ -30,14 +30,24 @@ typedef struct attention_job {
   cuda_kv kv;
   int32_t layer, view, heads, splits;
   bool spread; /* a block a split */
+  bool long_runs;
+  int32_t first_run, end_run; /* of this launch; end_run may be more than there are */
   float scale;
   const float *q;
   float *y;
   int32_t *arrived; /* [CUDA_ATTENTION_COUNTERS]: blocks that have left their split, of those that make the
                        same results; 0 between kernels. NULL: attention_put_join joins what they leave */
-  attention_partial *partials; /* [rows][heads][splits] */
-  float *values;               /* [rows][heads][splits][cuda_kv_row(head_dim)] */
+  attention_partial *partials; /* [rows of the launch][heads][splits] */
+  float *values;               /* [rows of the launch][heads][splits][cuda_kv_row(head_dim)] */
 } attention_job;
+
+/* The first row of a run; one behind the last is where it would begin. */
+DEVICE_CODE int32_t attention_run_begin(const attention_job &j, int32_t run) {
+  const cuda_batch *batch = j.rows.batch;
+  const int32_t count = j.long_runs ? batch->long_run_count : batch->run_count;
+  if (run == 0) return 0;
+  return run < count ? (j.long_runs ? batch->long_runs : batch->runs)[run].first : batch->row_count;
+}
 
 /* --- what a row sees --- */
 
@@ -206,11 +216,13 @@ static __device__ attention_quad attention_join(const attention_partial *partial
 
 #define ATTENTION_JOINED (DEVICE_LANES * ATTENTION_FOUR) /* components that a warp joins at once */
 
-/* What its splits have left becomes y of a head, ATTENTION_JOINED components from `from` on, by one warp. */
-DEVICE_CODE void attention_join_head(const attention_job &j, size_t head, int32_t count, int32_t from) {
+/* What its splits have left becomes y of a head, ATTENTION_JOINED components from `from` on, by one warp.
+ * part: the head among those of the launch. */
+DEVICE_CODE void attention_join_head(const attention_job &j, size_t head, size_t part, int32_t count,
+                                     int32_t from) {
   const int32_t row = cuda_kv_row(j.kv.head_dim), dim = j.kv.head_dim;
   const int32_t d = from + (int32_t)threadIdx.x % DEVICE_LANES * ATTENTION_FOUR;
-  const size_t first = head * (size_t)j.splits;
+  const size_t first = part * (size_t)j.splits;
   const attention_quad y =
       attention_join(j.partials + first, j.values + first * (size_t)row, count, row, d < row ? d : 0);
   DEVICE_UNROLL for (int i = 0; i < ATTENTION_FOUR; i++) if (d + i < dim)
@@ -223,11 +235,17 @@ typedef struct attention_queries {
   const attention_job &j;
   cuda_run run;
   int32_t kv_head, group, first; /* the first query of the run's */
+  int32_t before;                /* rows of the batch before the launch's */
 
   /* Index in q and y of a query that is there, in heads. */
   __device__ __forceinline__ size_t at(int32_t query) const {
     const int32_t i = first + query, row = i / group;
     return attention_head_at(j, run.first + row, kv_head * group + i - row * group);
+  }
+
+  /* What it leaves of a split: an index in partials, and of a row of values. */
+  __device__ __forceinline__ size_t part_at(int32_t query, int32_t split) const {
+    return (at(query) - attention_head_at(j, before, 0)) * (size_t)j.splits + (size_t)split;
   }
 } attention_queries;
 
@@ -240,7 +258,7 @@ DEVICE_CODE bool attention_sees_split(const uint32_t seen[ATTENTION_CHUNKS]) {
 
 /* Says that no query of the block sees anything of a split. there: does this thread have a query? */
 DEVICE_CODE void attention_leave_nothing(const attention_queries &b, bool there, int32_t split) {
-  if (there) b.j.partials[b.at((int32_t)threadIdx.x) * (size_t)b.j.splits + (size_t)split].keys = 0;
+  if (there) b.j.partials[b.part_at((int32_t)threadIdx.x, split)].keys = 0;
 }
 
 /* The last of `count` blocks of the same queries joins what all of them have left. row_of: a query's row, or
@@ -255,7 +273,7 @@ DEVICE_CODE void attention_meet(const attention_queries &b, int32_t count, const
   DEVICE_NO_UNROLL
   for (int32_t q = (int32_t)threadIdx.x / DEVICE_LANES; q < QUERIES; q += warps)
     for (int32_t from = 0; row_of[q] != nobody && from < ROW; from += ATTENTION_JOINED)
-      attention_join_head(b.j, b.at(q), count, from);
+      attention_join_head(b.j, b.at(q), b.at(q) - attention_head_at(b.j, b.before, 0), count, from);
 }
 
 /* --- launches --- */
@@ -264,34 +282,73 @@ inline int32_t attention_splits(int32_t positions) {
   return (positions + OPS_SPLIT - 1) / OPS_SPLIT;
 }
 
-/* Of waves of blocks, of_processor at once, each of which takes `cost`: about 5 us on an H200 for 1. */
-inline int64_t attention_cost(int64_t blocks, int32_t of_processor, int32_t cost) {
-  const int64_t at_once = (int64_t)launch_processors() * of_processor;
-  return (blocks + at_once - 1) / at_once * cost;
+/* What a kernel takes, measured in us of an H200: to begin and end, and for each wave of blocks, so many of a
+ * processor at once. */
+typedef struct attention_pace {
+  int32_t of_processor, once, wave;
+} attention_pace;
+
+inline int64_t attention_waves(int64_t blocks, attention_pace p) {
+  const int64_t at_once = (int64_t)launch_processors() * p.of_processor;
+  return (blocks + at_once - 1) / at_once * p.wave;
 }
+
+/* How runs are launched. */
+typedef struct attention_plan {
+  bool spread;  /* a block has one split, rather than all of them */
+  int32_t runs; /* of a launch; less than all where what splits leave would be too much memory */
+  int64_t cost;
+} attention_plan;
 
 #define ATTENTION_PARTS_MAX ((int64_t)128 << 10) /* splits of heads of rows that are left in memory */
 
-/* Is there a counter for what each of the blocks of a split leaves, and not too much memory for it in all? */
-inline bool attention_may_spread(const cuda_kv &kv, cuda_runs runs, int32_t heads, int64_t blocks) {
-  const int64_t parts = (int64_t)runs.bucket * runs.rows * heads * attention_splits(kv.context);
-  return blocks <= CUDA_ATTENTION_COUNTERS && parts <= ATTENTION_PARTS_MAX;
+/* Runs whose splits may be left in memory, whatever is in the cache; 0: not even those of one. */
+inline int32_t attention_runs_left(const cuda_kv &kv, cuda_runs runs, int32_t heads) {
+  const int64_t most = ATTENTION_PARTS_MAX / ((int64_t)runs.rows * heads * attention_splits(kv.context));
+  return most < runs.bucket ? (int32_t)most : runs.bucket;
 }
 
-/* Joins what the blocks of the splits have left. */
-void attention_put_join(cudaStream_t stream, const attention_job &j);
+/* blocks: of a run and a split. whole: a block can have all splits. cost 0: there is no way. */
+inline attention_plan attention_plan_of(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits,
+                                        int32_t blocks, bool whole, attention_pace p) {
+  const attention_plan alone = {
+      false, runs.bucket, whole ? p.once + attention_waves((int64_t)runs.bucket * blocks, p) * splits : 0};
+  int32_t most = attention_runs_left(kv, runs, heads);
+  if (splits <= ATTENTION_MEET_SPLITS && most * blocks > CUDA_ATTENTION_COUNTERS)
+    most = CUDA_ATTENTION_COUNTERS / blocks;
+  if (splits < 2 || most == 0) return alone;
+  const int32_t rest = runs.bucket % most;
+  const int64_t each = p.once + attention_waves((int64_t)most * blocks * splits, p),
+                last = rest ? p.once + attention_waves((int64_t)rest * blocks * splits, p) : 0,
+                cost = runs.bucket / most * each + last;
+  const bool spread = most == runs.bucket || !whole || cost < alone.cost;
+  return spread ? attention_plan{true, most, cost} : alone;
+}
+
+/* Joins what the blocks of the splits of a launch have left, of so many rows at most. */
+void attention_put_join(cudaStream_t stream, const attention_job &j, int32_t rows);
+
+/* Runs launch by launch. rows: of a run. */
+template <class Launch>
+void attention_put_plan(cudaStream_t stream, attention_job j, cuda_runs runs, attention_plan plan,
+                        const Launch &launch) {
+  for (int32_t first = 0; first < runs.bucket; first += plan.runs) {
+    const int32_t count = plan.runs < runs.bucket - first ? plan.runs : runs.bucket - first;
+    j.first_run = first;
+    j.end_run = first + count;
+    launch(j, count);
+    if (j.spread && !j.arrived) attention_put_join(stream, j, count * runs.rows);
+  }
+}
 
 /* Is there a kernel for runs in this cache, and shared memory for it? The others are for where there is. */
 bool attention_runs_fit(const cuda_kv &kv);
 /* The rows of each run read together. */
 void attention_put_runs(cudaStream_t stream, const attention_job &j, cuda_runs runs);
-/* What that costs (attention_cost). */
-int64_t attention_runs_cost(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits);
-/* Has it a block for each split, rather than for all of them, and so needs partials? */
-bool attention_runs_spread(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits);
+/* How, and what it costs. */
+attention_plan attention_runs_plan(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits);
 
 /* The same of attention_prefill.cu, for runs of committed rows. */
 bool attention_prefill_fits(const cuda_kv &kv);
 void attention_put_prefill(cudaStream_t stream, const attention_job &j, cuda_runs runs);
-int64_t attention_prefill_cost(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits);
-bool attention_prefill_spread(const cuda_kv &kv, cuda_runs runs, int32_t heads);
+attention_plan attention_prefill_plan(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits);

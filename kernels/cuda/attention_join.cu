@@ -65,10 +65,11 @@ DEVICE_CODE float join_values(const float *values, int32_t row, values_ahead nex
 
 static __global__ void join_splits(attention_job j) {
   const cuda_batch *batch = j.rows.batch;
-  const int32_t r = (int32_t)blockIdx.x / j.heads, t = (int32_t)threadIdx.x;
+  const int32_t t = (int32_t)threadIdx.x, before = attention_run_begin(j, j.first_run);
+  const int32_t r = before + (int32_t)blockIdx.x / j.heads;
   const int32_t row = cuda_kv_row(j.kv.head_dim), dim = j.kv.head_dim;
   device_wait_for_previous();
-  if (r >= batch->row_count) return;
+  if (r >= attention_run_begin(j, j.end_run)) return;
   device_let_next_begin();
   const int32_t count = batch->rows[r].position / OPS_SPLIT + 1;
   const size_t first = (size_t)blockIdx.x * (size_t)j.splits;
@@ -77,12 +78,11 @@ static __global__ void join_splits(attention_job j) {
   if (t < DEVICE_LANES) find_factors(j.partials + first, count);
   __syncthreads();
   const float y = join_values(values, row, begun, count);
-  if (t < dim) j.y[(size_t)blockIdx.x * (size_t)dim + (size_t)t] = y;
+  if (t < dim) j.y[(attention_head_at(j, before, 0) + (size_t)blockIdx.x) * (size_t)dim + (size_t)t] = y;
 }
 
-void attention_put_join(cudaStream_t stream, const attention_job &j) {
+void attention_put_join(cudaStream_t stream, const attention_job &j, int32_t rows) {
   const size_t bytes = (size_t)(j.splits + AHEAD) * sizeof(join_split);
   const int32_t threads = (j.kv.head_dim + DEVICE_LANES - 1) / DEVICE_LANES * DEVICE_LANES;
-  launch_early(join_splits, dim3((unsigned)(j.rows.bucket * j.heads)), dim3((unsigned)threads), bytes, stream,
-               j);
+  launch_early(join_splits, dim3((unsigned)(rows * j.heads)), dim3((unsigned)threads), bytes, stream, j);
 }

@@ -22,6 +22,7 @@
 #define IN_CHUNK (OPS_CHUNK / OPS_TILE) /* tiles */
 #define NOBODY   CUDA_LONG_RUN_ROWS     /* the row of a query that is not there, which sees nothing */
 #define BLOCKS   2                      /* of a processor at once */
+#define ONCE     8                      /* of attention_pace */
 
 static_assert(OPS_CHUNK == DEVICE_LANES && CUDA_LONG_RUN_ROWS == DEVICE_LANES,
               "a lane for each position of a chunk, and for each row of a run");
@@ -68,7 +69,7 @@ DEVICE_CODE prefill_job prefill_of(const attention_job &j, cuda_run run) {
   const int32_t kv_head = (int32_t)blockIdx.y % j.kv.kv_heads, group = j.heads / j.kv.kv_heads,
                 first = (int32_t)blockIdx.y / j.kv.kv_heads * QUERIES,
                 end = (first + QUERIES - 1) / group + 1;
-  return {{j, run, kv_head, group, first},
+  return {{j, run, kv_head, group, first, attention_run_begin(j, j.first_run)},
           first / group,
           end < run.count ? end : run.count,
           cache_area_of<element>(j.kv, false, j.layer, kv_head)};
@@ -328,12 +329,11 @@ DEVICE_CODE void leave(const prefill_job &b, int32_t split, prefill_part at, con
   const attention_job &j = b.j;
   const int32_t t = (int32_t)threadIdx.x;
   if (t < QUERIES && memory.row_of[t] != NOBODY)
-    j.partials[b.at(t) * (size_t)j.splits + (size_t)split] = {memory.split[t], sees_split<P>(t)};
+    j.partials[b.part_at(t, split)] = {memory.split[t], sees_split<P>(t)};
   DEVICE_UNROLL for (int q = 0; q < EACH; q++) {
     const int32_t query = at.query + q;
     if (memory.row_of[query] == NOBODY) break;
-    device_store(j.values + (b.at(query) * (size_t)j.splits + (size_t)split) * P::ROW + at.component,
-                 floats_of<P>(sums.of[q]));
+    device_store(j.values + b.part_at(query, split) * P::ROW + at.component, floats_of<P>(sums.of[q]));
   }
 }
 
@@ -428,8 +428,9 @@ DEVICE_CODE void attend_splits(const prefill_job &b, int32_t first, int32_t end,
 template <class P> static __global__ void __launch_bounds__(THREADS, BLOCKS) attend_prefill(attention_job j) {
   const cuda_batch *batch = j.rows.batch;
   device_wait_for_previous();
-  if ((int32_t)blockIdx.x >= batch->long_run_count) return;
-  const prefill_job b = prefill_of(j, batch->long_runs[blockIdx.x]);
+  const int32_t run = j.first_run + (int32_t)blockIdx.x;
+  if (run >= batch->long_run_count) return;
+  const prefill_job b = prefill_of(j, batch->long_runs[run]);
   if (b.rows >= b.end) return;
   const int32_t count = splits_seen(b), split = (int32_t)blockIdx.z;
   if (split >= count) return;
@@ -446,14 +447,14 @@ template <class P> static void launch(cudaStream_t stream, const attention_job &
 }
 
 typedef struct prefill_kernel {
-  int32_t row, cost; /* cost: of BLOCKS on each processor (attention_cost), measured */
+  int32_t row, wave; /* wave: of attention_pace */
   size_t bytes;
   void (*launch)(cudaStream_t stream, const attention_job &j, dim3 grid);
 } prefill_kernel;
 
-#define KERNEL(ROW, COST)                                                                                    \
-  { ROW, COST, sizeof(prefill_memory<prefill_plan<ROW>>), launch<prefill_plan<ROW>> }
-static const prefill_kernel kernels[] = {KERNEL(64, 11), KERNEL(128, 17)};
+#define KERNEL(ROW, WAVE)                                                                                    \
+  { ROW, WAVE, sizeof(prefill_memory<prefill_plan<ROW>>), launch<prefill_plan<ROW>> }
+static const prefill_kernel kernels[] = {KERNEL(64, 48), KERNEL(128, 71)};
 
 static const prefill_kernel *kernel_of(const cuda_kv &kv) {
   for (const prefill_kernel &k : kernels)
@@ -461,29 +462,27 @@ static const prefill_kernel *kernel_of(const cuda_kv &kv) {
   return NULL;
 }
 
-/* Blocks for one split. */
+/* Of a run and a split. */
 static int32_t blocks_of(const cuda_kv &kv, cuda_runs runs, int32_t heads) {
-  return runs.bucket * kv.kv_heads * ((runs.rows * (heads / kv.kv_heads) + QUERIES - 1) / QUERIES);
+  return kv.kv_heads * ((runs.rows * (heads / kv.kv_heads) + QUERIES - 1) / QUERIES);
 }
 
 bool attention_prefill_fits(const cuda_kv &kv) {
   return kernel_of(kv) != NULL;
 }
 
-bool attention_prefill_spread(const cuda_kv &kv, cuda_runs runs, int32_t heads) {
-  return attention_may_spread(kv, runs, heads, blocks_of(kv, runs, heads));
-}
-
-int64_t attention_prefill_cost(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits) {
-  const int64_t blocks = blocks_of(kv, runs, heads);
-  const int32_t cost = kernel_of(kv)->cost;
-  return attention_prefill_spread(kv, runs, heads) ? attention_cost(blocks * splits, BLOCKS, cost)
-                                                   : attention_cost(blocks, BLOCKS, cost) * splits;
+attention_plan attention_prefill_plan(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t splits) {
+  return attention_plan_of(kv, runs, heads, splits, blocks_of(kv, runs, heads), true,
+                           {BLOCKS, ONCE, kernel_of(kv)->wave});
 }
 
 void attention_put_prefill(cudaStream_t stream, const attention_job &j, cuda_runs runs) {
   assert(runs.rows <= CUDA_LONG_RUN_ROWS);
-  const dim3 grid((unsigned)runs.bucket, (unsigned)(blocks_of(j.kv, runs, j.heads) / runs.bucket),
-                  (unsigned)(j.spread ? j.splits : 1));
-  kernel_of(j.kv)->launch(stream, j, grid);
+  const attention_plan plan = attention_prefill_plan(j.kv, runs, j.heads, j.splits);
+  assert(plan.spread == j.spread);
+  attention_put_plan(stream, j, runs, plan, [&](const attention_job &of, int32_t count) {
+    kernel_of(j.kv)->launch(
+        stream, of,
+        dim3((unsigned)count, (unsigned)blocks_of(j.kv, runs, j.heads), (unsigned)(j.spread ? j.splits : 1)));
+  });
 }

@@ -1,5 +1,6 @@
 /* libs: kernels_cuda_emulated : cost=40 */
 /* Attention against the definition of ops.h, written here once more as plain loops, by memcmp. */
+#include "kernels/cuda/launch.cuh"
 #include "tests/support/cuda_cache.h"
 
 #define LAYERS  2
@@ -171,10 +172,17 @@ static void check_queries(test_cache *c, test_batch *b, int32_t heads, const std
   const int32_t positions = positions_of(*b);
   for (int32_t bucket : {rows, rows + 100 / heads, rows + 256 / heads, 600})
     check_grid(c, *b, heads, {bucket, {bucket, 1}, positions}, q, expected);
-  const cuda_runs grids[] = {
-      {b->runs.bucket, longest}, {b->runs.bucket, CUDA_RUN_ROWS}, {300, CUDA_RUN_ROWS}};
-  for (const cuda_runs &runs : grids) /* a block for each split, twice, and one for all of them */
-    check_grid(c, *b, heads, {runs.bucket * runs.rows, runs, c->kv.context}, q, expected);
+  const struct {
+    cuda_runs runs;
+    int32_t processors; /* few: blocks have many queries */
+  } grids[] = {{{b->runs.bucket, longest}, 1},
+               {{b->runs.bucket, CUDA_RUN_ROWS}, 1000},
+               {{300, CUDA_RUN_ROWS}, 1}}; /* a block for all splits */
+  for (const auto &g : grids) {
+    launch_processors_for_test = g.processors;
+    check_grid(c, *b, heads, {g.runs.bucket * g.runs.rows, g.runs, c->kv.context}, q, expected);
+  }
+  launch_processors_for_test = 0;
   const bool has_long = b->paths.empty() && c->kv.type == OPS_KV_F16 &&
                         (c->kv.head_dim == 64 || c->kv.head_dim == 128); /* attention_prefill.cu */
   for (int32_t bucket : {rows / CUDA_LONG_RUN_ROWS + 1, 300})
@@ -323,6 +331,33 @@ static void many_splits_of_runs_are_joined(void **state) {
   check({OPS_KV_F16, 1, 1, 128}, b);
 }
 
+/* In a cache of many positions, what the splits of few runs leave is as much as is kept at once. */
+static void runs_are_launched_in_turns(void **state) {
+  (void)state;
+  const int32_t heads = 32;
+  test_batch b = prompt(250, 35, 1000);
+  test_cache c = make_cache(OPS_KV_F16, LAYERS, 1, 64, 1, 32768, STAGE);
+  fill_seen(&c, b);
+  const std::vector<float> q = numbers(b.rows.size() * (size_t)(heads * 64), 9);
+  upload_cache(&c);
+  upload_batch(&b);
+  const std::vector<float> expected = expected_of(&c, b, heads, q);
+  const struct {
+    cuda_runs runs;
+    int32_t positions, processors;
+  } grids[] = {{{5, CUDA_RUN_ROWS}, 512, 1000}, /* blocks of few queries, joined by the last of them */
+               {{5, CUDA_RUN_ROWS}, 8192, 1000},
+               {{5, CUDA_RUN_ROWS}, 8192, 20}, /* of many */
+               {{2, CUDA_LONG_RUN_ROWS}, 8192, 1000}};
+  for (const auto &g : grids) {
+    launch_processors_for_test = g.processors;
+    check_grid(&c, b, heads, {g.runs.bucket * g.runs.rows, g.runs, g.positions}, q, expected);
+  }
+  launch_processors_for_test = 0;
+  free_batch(&b);
+  free_cache(&c);
+}
+
 /* Rows that see other gaps than their neighbours, and one of them nothing of most splits. */
 static void rows_of_a_run_see_what_each_sees(void **state) {
   (void)state;
@@ -368,7 +403,7 @@ static void a_run_has_appended_rows_and_a_tree(void **state) {
   }
 }
 
-/* Few rows, and what there is no kernel for, are computed each by itself. */
+/* Rows of few blocks, and what there is no kernel for, are computed each by itself. */
 static void runs_are_taken_where_they_pay(void **state) {
   (void)state;
   const cuda_kv f16 = make_cache(OPS_KV_F16, 1, 2, 64, 1, CONTEXT, STAGE).kv;
@@ -380,11 +415,13 @@ static void runs_are_taken_where_they_pay(void **state) {
   };
   assert_int_equal(rows_of(f16, many, 8), 8);
   assert_int_equal(rows_of(f16, many, 4), 4);
-  assert_int_equal(rows_of(f16, many, 2), 1);
+  assert_int_equal(rows_of(f16, many, 2), 2);
   assert_int_equal(rows_of(f16, 1, 1), 1);
   assert_int_equal(rows_of(f32, many, 8), 1);
   assert_int_equal(rows_of(odd, many, 8), 1);
+  launch_processors_for_test = 100;
   assert_int_equal(cuda_attention_runs({NULL, 8, false}, {1, 8}, {0, 0}, f16, 4, SPLIT).rows, 1);
+  launch_processors_for_test = 0;
   assert_int_equal(cuda_attention_runs({NULL, 5, false}, {1, 2}, {0, 0}, f16, 4, SPLIT).bucket, 5);
 }
 
@@ -452,8 +489,8 @@ static void chunks_of_negative_zeros_are_added_to_zero(void **state) {
 }
 
 #ifndef __CUDACC__
-/* One block attends. What this forward writes is NaNs until the previous kernel ends, and what shares lines
- * with it: queries, staged rows, and committed ones of as many positions as there are rows. */
+/* The first block sees new rows. What this forward writes is NaNs until the previous kernel ends, and what
+ * shares lines with it: queries, staged rows, and committed ones of as many positions as there are rows. */
 static void check_wait_of(test_batch b, cuda_runs runs) {
   const int32_t heads = 1, rows = (int32_t)b.rows.size();
   test_cache c = make_cache(OPS_KV_F16, LAYERS, heads, 64, 2, CONTEXT, STAGE);
@@ -469,7 +506,8 @@ static void check_wait_of(test_batch b, cuda_runs runs) {
   }
   upload_cache(&c);
   upload_batch(&b);
-  float *q_memory = to_device(none), *y = to_device(none), *scratch = to_device(none);
+  float *q_memory = to_device(none), *y = to_device(none);
+  float *scratch = to_device(std::vector<float>(cuda_attention_floats(c.kv, rows, runs, heads) + 1, 0));
   shim::previous_ends = [&] {
     memcpy(q_memory, q.data(), q.size() * sizeof(float));
     const std::vector<uint32_t> *areas[] = {&real[0].keys, &real[0].values, &real[1].keys, &real[1].values};
@@ -491,6 +529,9 @@ static void check_wait_of(test_batch b, cuda_runs runs) {
 static void check_wait(const test_batch &b) {
   check_wait_of(b, {(int32_t)b.rows.size(), 1});
   check_wait_of(b, {200, CUDA_RUN_ROWS});
+  launch_processors_for_test = 1; /* blocks of many queries */
+  check_wait_of(b, {1, CUDA_RUN_ROWS});
+  launch_processors_for_test = 0;
 }
 
 static void new_rows_are_read_after_the_wait(void **state) {
@@ -531,6 +572,7 @@ int main(void) {
       cmocka_unit_test(trees_find_their_paths),
       cmocka_unit_test(a_prefilled_row_sees_no_later_one),
       cmocka_unit_test(many_splits_of_runs_are_joined),
+      cmocka_unit_test(runs_are_launched_in_turns),
       cmocka_unit_test(rows_of_a_run_see_what_each_sees),
       cmocka_unit_test(paths_of_a_run_are_long),
       cmocka_unit_test(a_run_has_appended_rows_and_a_tree),

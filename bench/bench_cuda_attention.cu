@@ -125,8 +125,6 @@ static void measure(const shape &s, int32_t context, double gbps) {
          2.0 * sizeof(uint16_t) * context * s.kv_heads * s.head_dim / gbps / 1e3);
   for (int32_t count : {1, 2, 4, 8, 16, 32, TREE_MAX, 128, ROWS_MAX}) {
     if (count > context) continue;
-    if (getenv("NP") && count > TREE_MAX) continue;
-    if (getenv("ONLY") && atoi(getenv("ONLY")) != count) continue;
     const bool prompt = count > TREE_MAX;
     const batch b = batch_of(context, count, prompt ? PROMPT : CHAIN),
                 branches = batch_of(context, count, BRANCHES);

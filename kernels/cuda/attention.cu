@@ -332,7 +332,7 @@ static __device__ void add_to_totals(int32_t row, const float (&largest)[PACK], 
 
 /* --- a split that is by itself --- */
 
-/* What the block leaves for the last one. */
+/* What the block leaves of its split. */
 template <class T, int PACK>
 static __device__ void leave(const block_job<T, PACK> &b, int32_t split, const float (&largest)[PACK]) {
   const attention_job &j = b.j;
@@ -465,7 +465,8 @@ static bool rows_spread(const cuda_kv &kv, int32_t bucket, int32_t heads, int32_
          CUDA_ATTENTION_COUNTERS;
 }
 
-enum way { APART, RUNS, PREFILL }; /* attention.cu, attention_runs.cu, attention_prefill.cu */
+/* attention.cu; attention_runs.cu and attention_wide.cu; attention_prefill.cu */
+enum way { APART, RUNS, PREFILL };
 
 static way way_of(const cuda_kv &kv, cuda_runs runs) {
   if (runs.rows > CUDA_RUN_ROWS) return PREFILL;

@@ -1,6 +1,6 @@
-/* attention.cuh - what the kernels of attention share: attention.cu, in which a block has one row,
- * attention_runs.cu, in which it has the few rows of a verify, and attention_prefill.cu, in which it has many
- * rows of a prompt. ops.h says what they compute. */
+/* attention.cuh - what the kernels of attention share: attention.cu, in which a block has one row;
+ * attention_runs.cu and attention_wide.cu, in which it has the few rows of a verify; and
+ * attention_prefill.cu, in which it has many rows of a prompt. ops.h says what they compute. */
 #pragma once
 
 #include "kernels/cuda/cache.cuh"
@@ -296,11 +296,13 @@ inline int64_t attention_waves(int64_t blocks, attention_pace p) {
 /* How runs are launched. */
 typedef struct attention_plan {
   bool spread;  /* a block has one split, rather than all of them */
-  int32_t runs; /* of a launch; less than all where what splits leave would be too much memory */
+  int32_t runs; /* of a launch; less than all where what splits leave would be too much memory, or the
+                   counters are too few */
   int64_t cost;
 } attention_plan;
 
-#define ATTENTION_PARTS_MAX ((int64_t)128 << 10) /* splits of heads of rows that are left in memory */
+#define ATTENTION_PARTS_MAX    ((int64_t)128 << 10) /* splits of heads of rows that are left in memory */
+#define ATTENTION_LAUNCHES_MAX 8                    /* of an attention */
 
 /* Runs whose splits may be left in memory, whatever is in the cache; 0: not even those of one. */
 inline int32_t attention_runs_left(const cuda_kv &kv, cuda_runs runs, int32_t heads) {
@@ -316,7 +318,7 @@ inline attention_plan attention_plan_of(const cuda_kv &kv, cuda_runs runs, int32
   int32_t most = attention_runs_left(kv, runs, heads);
   if (splits <= ATTENTION_MEET_SPLITS && most * blocks > CUDA_ATTENTION_COUNTERS)
     most = CUDA_ATTENTION_COUNTERS / blocks;
-  if (splits < 2 || most == 0) return alone;
+  if (splits < 2 || (int64_t)most * ATTENTION_LAUNCHES_MAX < runs.bucket) return alone;
   const int32_t rest = runs.bucket % most;
   const int64_t each = p.once + attention_waves((int64_t)most * blocks * splits, p),
                 last = rest ? p.once + attention_waves((int64_t)rest * blocks * splits, p) : 0,

@@ -322,7 +322,7 @@ template <class P> DEVICE_CODE value_floats<P> floats_of(const float (&sums)[P::
   return v;
 }
 
-/* What the block leaves for the last one. */
+/* What the block leaves of its split. */
 template <class P>
 DEVICE_CODE void leave(const prefill_job &b, int32_t split, prefill_part at, const value_sums<P> &sums) {
   const prefill_memory<P> &memory = prefill_shared<P>();

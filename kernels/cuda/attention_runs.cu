@@ -371,7 +371,7 @@ DEVICE_CODE value_quads<P> attend_split(const attention_run_job &b, int32_t spli
 
 /* --- splits together --- */
 
-/* What the block leaves for the last one. */
+/* What the block leaves of its split. */
 template <class P>
 DEVICE_CODE void leave(const attention_run_job &b, int32_t split, const value_quads<P> &values) {
   const run_memory<P> &memory = run_shared<P>();

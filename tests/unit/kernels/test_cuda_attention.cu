@@ -174,13 +174,13 @@ static void check_queries(test_cache *c, test_batch *b, int32_t heads, const std
     check_grid(c, *b, heads, {bucket, {bucket, 1}, positions}, q, expected);
   const struct {
     cuda_runs runs;
-    int32_t processors; /* few: blocks have many queries */
-  } grids[] = {{{b->runs.bucket, longest}, 1},
-               {{b->runs.bucket, CUDA_RUN_ROWS}, 1000},
-               {{300, CUDA_RUN_ROWS}, 1}}; /* a block for all splits */
+    int32_t positions, processors; /* processors: if they are few, blocks have many queries */
+  } grids[] = {{{b->runs.bucket, longest}, c->kv.context, 1},
+               {{b->runs.bucket, CUDA_RUN_ROWS}, c->kv.context, 1000},
+               {{b->runs.bucket, CUDA_RUN_ROWS}, SPLIT, 1000}}; /* a block has all splits */
   for (const auto &g : grids) {
     launch_processors_for_test = g.processors;
-    check_grid(c, *b, heads, {g.runs.bucket * g.runs.rows, g.runs, c->kv.context}, q, expected);
+    check_grid(c, *b, heads, {g.runs.bucket * g.runs.rows, g.runs, g.positions}, q, expected);
   }
   launch_processors_for_test = 0;
   const bool has_long = b->paths.empty() && c->kv.type == OPS_KV_F16 &&
@@ -345,7 +345,7 @@ static void runs_are_launched_in_turns(void **state) {
   const struct {
     cuda_runs runs;
     int32_t positions, processors;
-  } grids[] = {{{5, CUDA_RUN_ROWS}, 512, 1000}, /* blocks of few queries, joined by the last of them */
+  } grids[] = {{{5, CUDA_RUN_ROWS}, 4096, 1000}, /* blocks of few queries, joined by the last of them */
                {{5, CUDA_RUN_ROWS}, 8192, 1000},
                {{5, CUDA_RUN_ROWS}, 8192, 20}, /* of many */
                {{2, CUDA_LONG_RUN_ROWS}, 8192, 1000}};
@@ -369,6 +369,16 @@ static void rows_of_a_run_see_what_each_sees(void **state) {
   for (int32_t group : {1, 3, 4, 7, 8}) check({OPS_KV_F16, 2 * group, 2, 64}, b);
   check({OPS_KV_F16, 6, 1, 128}, b);
   check({OPS_KV_F16, 2, 1, 256}, b);
+}
+
+/* Chunks that every row sees whole, in part and not at all, in turns. */
+static void rows_of_a_run_see_the_same(void **state) {
+  (void)state;
+  test_batch b = prompt(600, 6, 1000);
+  for (size_t i = 0; i < b.rows.size(); i++)
+    b.spans[i] = {{0, 100}, {130, 288}, {320, 352}, {416, b.rows[i].position + 1}};
+  check({OPS_KV_F16, 3, 1, 64}, b);
+  check({OPS_KV_F16, 6, 1, 128}, b);
 }
 
 /* Paths that are one for more than a chunk, and then part. */
@@ -491,18 +501,17 @@ static void chunks_of_negative_zeros_are_added_to_zero(void **state) {
 #ifndef __CUDACC__
 /* The first block sees new rows. What this forward writes is NaNs until the previous kernel ends, and what
  * shares lines with it: queries, staged rows, and committed ones of as many positions as there are rows. */
-static void check_wait_of(test_batch b, cuda_runs runs) {
-  const int32_t heads = 1, rows = (int32_t)b.rows.size();
-  test_cache c = make_cache(OPS_KV_F16, LAYERS, heads, 64, 2, CONTEXT, STAGE);
+static void check_wait_of(test_batch b, cuda_runs runs, int32_t heads) {
+  const int32_t rows = (int32_t)b.rows.size();
+  test_cache c = make_cache(OPS_KV_F16, LAYERS, 1, 64, 2, CONTEXT, STAGE);
   fill_seen(&c, b);
   const std::vector<float> q = numbers(b.rows.size() * (size_t)heads * 64, 9), none(q.size(), NAN);
   const std::vector<float> expected = expected_of(&c, b, heads, q);
   const cache_area_copy real[] = {c.committed, c.staged};
   for (const ops_row &row : b.rows) {
     for (int32_t p = row.length > rows ? (row.length - rows) / 8 * 8 : 0; p <= row.position; p++)
-      for (int32_t d = 0; d < heads * 64; d++)
-        *key_bits(&c, place_of(c, b, row, p), d / 64, d % 64) =
-            *value_bits(&c, place_of(c, b, row, p), d / 64, d % 64) = F16_NAN;
+      for (int32_t d = 0; d < 64; d++)
+        *key_bits(&c, place_of(c, b, row, p), 0, d) = *value_bits(&c, place_of(c, b, row, p), 0, d) = F16_NAN;
   }
   upload_cache(&c);
   upload_batch(&b);
@@ -527,10 +536,10 @@ static void check_wait_of(test_batch b, cuda_runs runs) {
 }
 
 static void check_wait(const test_batch &b) {
-  check_wait_of(b, {(int32_t)b.rows.size(), 1});
-  check_wait_of(b, {200, CUDA_RUN_ROWS});
+  check_wait_of(b, {(int32_t)b.rows.size(), 1}, 1);
+  check_wait_of(b, {200, CUDA_RUN_ROWS}, 1);
   launch_processors_for_test = 1; /* blocks of many queries */
-  check_wait_of(b, {1, CUDA_RUN_ROWS});
+  check_wait_of(b, {1, CUDA_RUN_ROWS}, 12);
   launch_processors_for_test = 0;
 }
 
@@ -538,15 +547,16 @@ static void new_rows_are_read_after_the_wait(void **state) {
   (void)state;
   check_wait(decoded({{0, 1}}));
   check_wait(decoded({{0, 100}}));
+  check_wait(prompt(SPLIT - 1, 1, CONTEXT)); /* all of its split is seen */
   test_batch tree = {};
   add_row(&tree, 0, 60, {33});
   tree.rows[0].position = 60;
   tree.spans[0] = {{0, 61}};
   check_wait(tree);
-  check_wait_of(prompt(SPLIT, 2, CONTEXT),
-                {200, CUDA_RUN_ROWS}); /* the first row's line is in the split before */
-  check_wait_of(prompt(SPLIT + 20, 2, CONTEXT), {200, CUDA_RUN_ROWS});
-  check_wait_of(prompt(SPLIT + 20, 2, CONTEXT), {200, CUDA_LONG_RUN_ROWS});
+  check_wait_of(prompt(SPLIT, 2, CONTEXT), {200, CUDA_RUN_ROWS},
+                1); /* the first row's line is in the split before */
+  check_wait_of(prompt(SPLIT + 20, 2, CONTEXT), {200, CUDA_RUN_ROWS}, 1);
+  check_wait_of(prompt(SPLIT + 20, 2, CONTEXT), {200, CUDA_LONG_RUN_ROWS}, 1);
 }
 #endif
 
@@ -574,6 +584,7 @@ int main(void) {
       cmocka_unit_test(many_splits_of_runs_are_joined),
       cmocka_unit_test(runs_are_launched_in_turns),
       cmocka_unit_test(rows_of_a_run_see_what_each_sees),
+      cmocka_unit_test(rows_of_a_run_see_the_same),
       cmocka_unit_test(paths_of_a_run_are_long),
       cmocka_unit_test(a_run_has_appended_rows_and_a_tree),
       cmocka_unit_test(runs_are_taken_where_they_pay),

@@ -19,11 +19,11 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 24")
 
-#define TILE_VECTORS    (OPS_TILE / LANES)
-#define SPLIT_TILES     (OPS_SPLIT / OPS_TILE)
-#define BLOCK           8  /* components of a key that are multiplied without a loop; a head has whole ones */
-#define LINE            64 /* bytes that memory gives at once */
-#define SCORE_TILES_MAX 8
+#define TILE_VECTORS (OPS_TILE / LANES)
+#define SPLIT_TILES  (OPS_SPLIT / OPS_TILE)
+#define BLOCK        8  /* components of a key that are multiplied without a loop; a head has whole ones */
+#define LINE         64 /* bytes that memory gives at once */
+#define SCORE_CHAINS 6  /* of products, which do not wait for each other: enough of them */
 
 /* Some of a's queries. Each key and value is loaded and converted once for all of them. */
 typedef struct attention_batch {
@@ -128,10 +128,10 @@ INLINE void attention_score_tiles(const attention_batch *b, const attention_run 
   }
 }
 
-/* Tiles at a time for Q queries. */
+/* Tiles at a time for Q queries: one, or as many as make enough chains. */
 INLINE int attention_score_tiles_of(const int Q) {
-  const int tiles = ACCUMULATORS / (Q * TILE_VECTORS);
-  return 2 * Q > BATCH ? 1 : tiles < SCORE_TILES_MAX ? tiles : SCORE_TILES_MAX;
+  const int tiles = SCORE_CHAINS / (Q * TILE_VECTORS);
+  return tiles > 1 ? tiles : 1;
 }
 
 /* The run's first `tiles`; several at once where few queries would leave the multipliers waiting for sums. */
@@ -492,10 +492,12 @@ static void attention_attend_split(attention_batch *b, const attention_passes *w
   for (int32_t q = 0; q < b->count; q++) attention_values_end(b, q, split[q]);
 }
 
-/* Batch i of n of nearly equal size, which share the lines of what follows. */
+/* Batch i of n of nearly equal size, which share the lines of what follows. A lone batch asks for none: it
+ * reads so fast that the processor's own prefetching is ahead of it. */
 static attention_batch attention_batch_at(const cpu_attention *a, int32_t i, int32_t n) {
   const int32_t all = a->rows * a->heads, first = all * i / n;
-  const int32_t lines = BLOCK * OPS_TILE * (a->type == OPS_KV_F32 ? 4 : 2) / LINE, each = (lines + n - 1) / n;
+  const int32_t lines = n > 1 ? BLOCK * OPS_TILE * (a->type == OPS_KV_F32 ? 4 : 2) / LINE : 0,
+                each = (lines + n - 1) / n;
   return (attention_batch){.a = a,
                            .line = i * each < lines ? i * each : lines,
                            .line_end = (i + 1) * each < lines ? (i + 1) * each : lines,

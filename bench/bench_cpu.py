@@ -24,6 +24,7 @@ from bench_drafts import measure_drafts
 from bench_features import ROW as FEATURES, measure_features
 from bench_first import measure_first
 from bench_heads import ROWS as HEAD_ROWS, measure_heads
+from bench_long import ON_CPU, ROW as LONG_PROMPTS, measure_long
 from bench_methods import ROW as METHODS, measure_methods
 from bench_network import DELAYS, LOSSY, ROW as FAR, head_file, measure_far, measure_network
 from bench_pair import (GOLDEN, PLAIN, PROMPTS, ROOT, SAMPLED, Method, Pair, Samples, golden_prompts, grouped_prompts,
@@ -52,10 +53,12 @@ BUSY_PEER_TOKENS, BUSY_PEER_SECONDS = 16, 25  # with a neighbour it may do two t
 
 # limits: passes of memory and arithmetic; steps: of bench_step; screen: passes that choose the budget; each: of a group
 FULL = dict(limits=40, decode=7, prompt=5, width_turns=3, steps=7, busy=7, busy_peer=3, sequences=25, linear=15, screen=2,
-            replay=9, speculation=5, each=8, budgets=BUDGETS, many=7, turn=3, drafts=2, first=5, far=7, features=300, heads=dict(prompts=96, repeat=3, each=4, passes=3, tokens=128),
+            replay=9, speculation=5, each=8, budgets=BUDGETS, many=7, turn=3, drafts=2, first=5, far=7, features=300,
+            long=dict(repetitions=2, each=3), heads=dict(prompts=96, repeat=3, each=4, passes=3, tokens=128),
             farther=dict(delays=dict(repetitions=5, each=2, delays=DELAYS, lossy=LOSSY), ahead=5, killed=5))
 QUICK = dict(limits=10, decode=2, prompt=2, width_turns=1, steps=5, busy=2, busy_peer=1, sequences=5, linear=3, screen=1,
-             replay=2, speculation=1, each=1, budgets=(3, 7), many=2, turn=1, drafts=1, first=1, far=1, features=20, heads=dict(prompts=8, repeat=1, each=1, passes=1, tokens=48),
+             replay=2, speculation=1, each=1, budgets=(3, 7), many=2, turn=1, drafts=1, first=1, far=1, features=20,
+             long=dict(repetitions=1, each=1), heads=dict(prompts=8, repeat=1, each=1, passes=1, tokens=48),
              farther=dict(delays=dict(repetitions=1, each=1, delays=DELAYS[::2], lossy=LOSSY[1:]), ahead=1, killed=1))
 
 
@@ -496,6 +499,11 @@ def measure_pair_of_models(run, table):
         measure_real_pair(of_pair(run), table, work, run.size["heads"], turns, NO_PEER)
 
 
+def measure_lookup_at_length(run, table):
+    with work_folder() as work:
+        measure_long(run, table, work, ON_CPU, run.size["long"], turns)
+
+
 def measure_shipping(run, table):
     measure_features(run, table, run.size["features"])
 
@@ -552,8 +560,9 @@ PARTS = (
     ("bits", measure_bits, ("memcmp",)),
     ("methods", measure_all_methods, (METHODS,)),
     ("real pair", measure_pair_of_models, (REAL_PAIR,)),
+    ("lookup at length", measure_lookup_at_length, (LONG_PROMPTS,)),
 )
-LONG = ("methods", "real pair")  # parts that only a run which names them measures
+LONG = ("methods", "real pair", "lookup at length")  # parts that only a run which names them measures
 
 
 def chosen_parts(only):

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """How near to its memory a GPU decodes: models of random weights, each step beside the time to read its
 weights at the rate that this run measured; with --peer, a model file beside llama.cpp on the same GPU, by
-turns; and with --draft, that file with a draft on a second GPU. Prints a table for people and, with --json,
-one JSON object a line, as bench_cpu.py does. A row that could not be measured has holds: false, and where one
-does not hold the status is 1: without a peer and a draft, unless --only leaves their rows out.
+turns; with --draft, that file with a draft on a second GPU; and with the file alone (--only "long prompts"),
+prompt lookup in prompts of 30,000 tokens, for which it must have the context. Prints a table for people and,
+with --json, one JSON object a line, as bench_cpu.py does. A row that could not be measured has holds: false,
+and where one does not hold the status is 1: without a peer and a draft, unless --only leaves their rows out.
 
   bench/bench_gpu.py [--device cuda:0] [--bin DIR] [--model FILE [--peer DIR] [--draft FILE]
                      [--draft-device cuda:1]] [--only ROW] [--quick] [--json FILE] [--markdown FILE]
@@ -22,8 +23,10 @@ import statistics
 import sys
 import tempfile
 
+from bench_attempts import turns
 from bench_cublas import Cublas
-from bench_gpu_pair import GpuPair, make_pair_rows, pair_parts
+from bench_gpu_pair import GpuModel, GpuPair, make_pair_rows, pair_parts
+from bench_long import ON_GPU as LONG, ROW as LONG_PROMPTS, measure_long
 from bench_machine import Failure, command, leave, say
 from bench_peer import Peer
 from bench_table import Table, least, markdown_table, most, plain_table, reported
@@ -52,6 +55,7 @@ BF16_ROWS, BF16_LAYERS = 256, 32
 BF16_LINEARS = {"linear q, k, v": (6144, 4096), "linear output": (4096, 4096),
                 "gate, up, swiglu": (2 * 14336, 4096), "linear down": (4096, 14336)}  # outputs, inputs
 FULL, QUICK = dict(tokens=128, repeat=3, passes=3), dict(tokens=64, repeat=1, passes=1)  # of the pair
+FULL_LONG, QUICK_LONG = dict(repetitions=3, each=3), dict(repetitions=1, each=1)
 NO_PEER = "no peer: bench/get_peer.sh --cuda DIR, then --peer DIR --model FILE"
 
 
@@ -72,7 +76,7 @@ def make_gpu_rows():
     rows[PROMPTS] = least(1, 1.5)
     rows[SMALL] = least(1800, 2500, of="value")
     rows[BF16_PROMPT] = least(0.75, 0.9)
-    return {**rows, **make_pair_rows()}
+    return {**rows, **make_pair_rows(), LONG_PROMPTS: least(2, 3)}
 
 
 class Gpu:
@@ -176,7 +180,14 @@ def measure_pair(table, pair, take):
         take(pair, table, pathlib.Path(work))
 
 
-def parts(gpu, table, peer, pair, quick, cublas):
+def measure_long_prompts(table, model, size):
+    if not model:
+        raise Failure(f"no model: --model FILE, one with a context of more than {LONG:,} tokens")
+    with tempfile.TemporaryDirectory(prefix="tandem-bench-") as work:
+        measure_long(model, table, pathlib.Path(work), LONG, size, turns)
+
+
+def parts(gpu, table, peer, pair, quick, cublas, model):
     """(rows, what measures them)"""
     for name in SHARES:
         yield (share_row(name),), lambda: measure_share(gpu, table, name)
@@ -187,12 +198,13 @@ def parts(gpu, table, peer, pair, quick, cublas):
     yield (BF16_PROMPT,), lambda: measure_cublas(gpu, table, cublas)
     for rows, take in pair_parts(QUICK if quick else FULL, NO_PEER):
         yield rows, lambda: measure_pair(table, pair, take)
+    yield (LONG_PROMPTS,), lambda: measure_long_prompts(table, model, QUICK_LONG if quick else FULL_LONG)
 
 
-def measure(gpu, table, peer=None, pair=None, quick=False, only="", cublas=Cublas):
+def measure(gpu, table, peer=None, pair=None, quick=False, only="", cublas=Cublas, model=None):
     """The rows that were chosen."""
     chosen = []
-    for rows, take in parts(gpu, table, peer, pair, quick, cublas):
+    for rows, take in parts(gpu, table, peer, pair, quick, cublas, model):
         if not any(row.startswith(only) for row in rows):
             continue
         chosen += rows
@@ -214,8 +226,8 @@ def read_options(arguments=None):
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--markdown", type=pathlib.Path)
     o = parser.parse_args(arguments)
-    if bool(o.peer or o.draft) != bool(o.model):
-        parser.error("--model goes with --peer, --draft or both: the model that they read or draft for")
+    if (o.peer or o.draft) and not o.model:
+        parser.error("--peer and --draft go with --model: the model that they read or draft for")
     if not any(row.startswith(o.only) for row in make_gpu_rows()):
         parser.error(f"no row begins with '{o.only}': {'; '.join(make_gpu_rows())}")
     return o
@@ -228,9 +240,10 @@ def main():
     about, commit = gpu.about(), command([gpu.bin / "tandem", "--version"]).stdout.splitlines()[0]
     peer = Peer(o.peer.resolve(), o.model.resolve()) if o.peer else None
     pair = GpuPair(gpu, o.model.resolve(), o.draft.resolve(), o.draft_device, peer) if o.draft else None
-    names = measure(gpu, table, peer, pair, o.quick, o.only)
+    model = GpuModel(gpu, o.model.resolve()) if o.model else None
+    names = measure(gpu, table, peer, pair, o.quick, o.only, model=model)
     top = f"{about}\n{commit}" + (f"\npeer: {peer.about[0]}" if peer else "")
-    details = [(title, plain_table(lines)) for title, lines in (pair.details if pair else ())]
+    details = [(title, plain_table(lines)) for run in (pair, model) if run for title, lines in run.details]
     print(top, plain_table(table.cells(names), right=(1, 4)), *sum(details, ()), sep="\n\n")
     lines = list(table.lines(names, about, commit))
     if o.json:

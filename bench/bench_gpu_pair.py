@@ -37,13 +37,22 @@ def pair_parts(size, no_peer):
     yield (WORST,), lambda *to: measure_sessions(*to, size["passes"])
 
 
-class GpuPair:
-    """What the benchmarks of a pair ask of a run: programs, models, and where they compute."""
+class GpuModel:
+    """What the benchmarks of a model ask of a run: programs, the model, and where it computes."""
+
+    def __init__(self, gpu, model):
+        self.bin, self.model, self.threads = gpu.bin, model, THREADS
+        self.flags = ("--device", gpu.device)
+        self.details = []
+
+
+class GpuPair(GpuModel):
+    """And of a pair."""
 
     def __init__(self, gpu, model, draft, draft_device, peer):
-        self.bin, self.model, self.draft, self.threads = gpu.bin, model, draft, THREADS
-        self.flags = ("--device", gpu.device, "--draft-device", draft_device)
-        self.details = []
+        super().__init__(gpu, model)
+        self.draft = draft
+        self.flags += ("--draft-device", draft_device)
         number = draft_device.partition(":")[2] or "0"
         self.peer_draft = ("-ngld", 99, "-devd", f"CUDA{number}")
         on_gpu = ("-ngl", 99, "-fa", "on", "-dev", f"CUDA{gpu.number()}")

@@ -34,12 +34,13 @@ def end(process):
         process.wait()
 
 
-def command(arguments, seconds=COMMAND_LIMIT):
-    """Runs a program to its end, which must be a good one."""
+def command(arguments, seconds=COMMAND_LIMIT, given=None):
+    """Runs a program to its end, which must be a good one. given: text for its stdin."""
     name = pathlib.Path(str(arguments[0])).name
+    stdin = {"stdin": subprocess.DEVNULL} if given is None else {"input": given}
     try:
-        done = subprocess.run([str(a) for a in arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, timeout=seconds)
+        done = subprocess.run([str(a) for a in arguments], **stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
         raise Failure(f"{name} took longer than {seconds} s") from None
     if done.returncode != 0:

@@ -41,18 +41,23 @@ class Pair:
         return ("--threads", threads or self.o.threads, "--sessions", sessions, *self.o.flags,
                 *method.flags(self.work))
 
-    def answers(self, prompts, tokens, method, threads=None, sessions=1):
+    def answers_of_any_length(self, prompts, tokens, method, threads=None, sessions=1):
         """prompts: objects for a line of IN. ({id: line of OUT}, the target's counters, if it ended with the command)."""
         given, out = self.work / "in.jsonl", self.work / "out.jsonl"
         given.write_text("".join(json.dumps(p) + "\n" for p in prompts))
         done = command([self.o.bin / "tandem", "batch", "-m", self.o.model, "--verbose", "--max-tokens", tokens,
                         *self.flags(method, threads, sessions), given, out])
         lines = {r["id"]: r for r in map(json.loads, out.read_text().splitlines())}
+        counters = [json.loads(line) for line in done.stderr.splitlines() if line.startswith('{"engine"')]
+        return lines, counters[0] if counters else None
+
+    def answers(self, *what, **more):
+        """The same, of answers that are long enough to time."""
+        lines, counters = self.answers_of_any_length(*what, **more)
         for r in lines.values():
             if not r["stats"]["tok_s"]:
                 raise Failure(f"prompt {r['id']}: an answer of {len(r['token_ids'])} tokens is too short to time")
-        counters = [json.loads(line) for line in done.stderr.splitlines() if line.startswith('{"engine"')]
-        return lines, counters[0] if counters else None
+        return lines, counters
 
     def checked(self, prompts, tokens, method, plain, sessions=1):
         """As answers, and every greedy one equals plain decoding's: {id: token ids}."""

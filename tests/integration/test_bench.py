@@ -305,7 +305,7 @@ class Gpus(unittest.TestCase):
     def test_flags(self):
         with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit):
             bench_gpu.read_options(["--peer", "x"])
-        self.assertIn("--model goes with --peer, --draft or both", said.getvalue())
+        self.assertIn("--peer and --draft go with --model", said.getvalue())
 
     def test_a_prompt_over_one_with_the_linears_of_cublas(self):
         # 4096 tokens at 2,048 a second take 2 s, of which linears 16 * 0.1 s; cuBLAS's would take 16 * 0.0375 s

@@ -66,7 +66,7 @@ static batch batch_of(int32_t context, int32_t count, batch_kind kind) {
     const int32_t position = prompt ? context - count + i : context - TREE_DEPTH + depth - 1;
     for (int32_t d = 0; d < depth; d++)
       paths.push_back(kind == CHAIN ? i - depth + 1 + d : (i * TREE_DEPTH + d) % ROWS_MAX);
-    rows.push_back({1, position, 0, prompt ? position + 1 : context - TREE_DEPTH, at, depth});
+    rows.push_back({1, position, 0, prompt ? position + 1 : context - TREE_DEPTH, at, depth, 0});
     spans.push_back({0, position + 1});
     first.push_back(i + 1);
   }

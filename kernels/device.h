@@ -50,8 +50,9 @@ typedef struct device_linear {
   device_vector bias; /* [w.rows], added to y at last */
 } device_linear;
 
-/* Rotary positions: the angle of pair i at position p is (float)p * frequency[i] in f32; cosine and sine of
- * it are computed in f64 (common/model/rope.h), rounded to f32 and multiplied by `times`. */
+/* Rotary positions: the angle of pair i at position p (of a row: position + rope_shift) is (float)p *
+ * frequency[i] in f32; cosine and sine of it are computed in f64 (common/model/rope.h), rounded to f32 and
+ * multiplied by `times`. */
 typedef struct device_rope {
   device_vector frequency; /* [dim / 2] */
   int32_t dim;
@@ -156,6 +157,10 @@ typedef struct device_table {
                      const device_act *v);
   /* y [rows][heads * head_dim] from the keys that views[view] shows each row. */
   void (*attention)(device *d, int32_t layer, int32_t view, const device_act *q, device_act *y);
+  /* y [rows][context / OPS_TILE], row i of the batch's capture_rows: what the tiles of its committed keys
+   * weigh for all its heads, in this layer, is put there, or added where `add`. Its last tile ends with
+   * committed row length - 1; what y has beyond stays. */
+  void (*mass)(device *d, int32_t layer, const device_act *q, bool add, device_act *y);
   /* x: the normed head_rows. Keeps the logits of the first logit_count, makes those of the next rank_count,
    * and chooses the others' tokens. */
   void (*head)(device *d, const device_weight *w, const device_act *x);

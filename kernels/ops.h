@@ -36,6 +36,12 @@
  *   are added as ((0+4)+(2+6))+((1+5)+(3+7)). Splits are combined ascending, from the first that has keys:
  *   with m = max(M_before, M): a = exp(M_before - m), b = exp(M - m); L = fma(L, b, L_before * a);
  *   V = fma(V, b, V_before * a). One split alone is not rescaled. At last V * (1 / L)
+ * - mass: what the committed keys of a row, [0, length), weigh in its attention, tile by tile. M and e of a
+ *   split are attention's, of all its committed keys. A tile's sum t is that of its 16 e, zeros beyond the
+ *   last key, added in halves: i + 8 to i, then 4, 2, 1. S of a split adds its t, ascending from zero. A
+ *   head's T has 32 lanes, lane i a chain from zero of fma(S, exp(M - largest M), lane) over the splits i, i
+ *   + 32, ..., which are added in halves: i + 16 to i, then 8, 4, 2, 1. Then, head by head, y[tile] = fma(t,
+ *   exp(M - largest M) * (1 / T), y[tile])
  *
  * Rounding to nearest, subnormals kept (no FTZ, no DAZ) in every thread. */
 #pragma once
@@ -103,13 +109,15 @@ typedef struct ops_span {
   int32_t first, end;
 } ops_span;
 
-/* A row of a forward: a token of a sequence at a logical position. Its own key is at its position. Keys of
- * positions below `length` are committed rows, those from there on are the staged rows path[path_at ...
- * path_at + path_count), root first and its own last. An appended row has no path, its length is position +
- * 1, and it writes committed row `position`. */
+/* A row of a forward: a token of a sequence at a logical position. Its own key is at its position, and is
+ * rotated, as its query is, by the angles of position + rope_shift: a sequence may hold some of another one's
+ * keys, closer together than there. Keys of positions below `length` are committed rows, those from there on
+ * are the staged rows path[path_at ... path_at + path_count), root first and its own last. An appended row
+ * has no path, its length is position + 1, and it writes committed row `position`. */
 typedef struct ops_row {
   int32_t token, position, sequence, length;
   int32_t path_at, path_count;
+  int32_t rope_shift;
 } ops_row;
 
 /* Which keys the rows see, for layers that agree on it: row i sees the logical positions of spans[first[i]]

@@ -55,6 +55,13 @@ static void print_engine(FILE *out, const engine_counters *n) {
   print_group(out, "engine", list, COUNT(list));
 }
 
+static void print_partial(FILE *out, const partial_counters *n) {
+  const named list[] = {{"chains", n->chains},     {"guessed", n->guessed}, {"accepted", n->accepted},
+                        {"forwards", n->forwards}, {"us", n->us},           {"failures", n->failures}};
+  fprintf(out, ", ");
+  print_group(out, "partial_kv", list, COUNT(list));
+}
+
 static void print_kv(FILE *out, kv_counters k) {
   const named list[] = {{"stage_operations", k.stage_operations}, {"staged_rows", k.staged_rows},
                         {"appended_rows", k.appended_rows},       {"committed_rows", k.committed_rows},
@@ -116,6 +123,7 @@ void counters_print(const counters_source *s) {
   if (!out) return;
   fprintf(out, "{");
   print_engine(out, engine_count(s->engine));
+  if (engine_count_partial(s->engine)) print_partial(out, engine_count_partial(s->engine));
   fprintf(out, ", ");
   print_kv(out, kv_count(s->kv));
   fprintf(out, ", ");

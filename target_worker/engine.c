@@ -22,6 +22,12 @@ typedef struct row_paths {
   int32_t tokens[ENGINE_ROWS_MAX * (ENGINE_ROWS_MAX - 1) / 2];
 } row_paths;
 
+/* What the target over partial KV adds to a job. */
+typedef struct guess {
+  partial_chain chain;
+  engine_job job; /* the whole */
+} guess;
+
 struct engine {
   engine_options options;
   row_paths *paths; /* [ENGINE_JOBS_MAX]: of the jobs in hand, where a penalty, a grammar or log-probabilities
@@ -31,6 +37,8 @@ struct engine {
   tap_rows taps;           /* of the batch in hand, where drafts read features, */
   fused_rows fused;        /* and where they read them fused */
   int32_t *sequences;      /* [options.sequences]: the cache's sequence of each slot */
+  partial_kv *partial;     /* NULL: there is none; */
+  guess *guesses;          /* [ENGINE_JOBS_MAX]: of the jobs in hand */
 
   /* The engine thread's. */
   engine_counters counters;
@@ -88,6 +96,7 @@ typedef struct active_job {
   bool faulty;          /* a test wants its forward to fail, */
   bool wrong;           /* or its first token to be wrong */
   bool unread;          /* the device did not give the tokens that its forward has ranked */
+  bool weighs;          /* its forward weighs the cache's blocks, for partial KV */
   bool kept;            /* the rows keep their logits, from which tokens are picked here */
   int stuck; /* why no token can be chosen after the last row that was looked at: ERR_LIMIT, ERR_FORMAT; or 0
               */
@@ -356,11 +365,12 @@ static model_segment segment_of(const active_job *a) {
                      .no_logits = job->kind == ENGINE_PREFILL && !measures,
                      .sampling = measures ? &greedy : NULL};
   if (job->kind == ENGINE_VERIFY) set_use(a, &s);
+  s.weighs = a->weighs;
   return s;
 }
 
 static bool follows_at_once(const engine *g, const active_job *a) {
-  bool follows = g->forwarded_us && a->r->node_count > 0 && a->job->slot == g->forwarded_slot;
+  bool follows = g->forwarded_us && a->r->node_count > a->r->guessed && a->job->slot == g->forwarded_slot;
   return follows && g->at_once;
 }
 
@@ -403,6 +413,91 @@ static void read_again(active_job *a, bool again) {
   forward(a->g, &a, 1, true);
 }
 
+/* --- partial KV --- */
+
+/* A step without drafts, whose tokens the forward chooses. */
+static bool may_guess(const active_job *a) {
+  return a->job->kind == ENGINE_VERIFY && a->job->partial_most > 0 && a->job->kv_length > 0 && a->choosing &&
+         !a->kept;
+}
+
+static void note_weights(const active_job *a, int32_t segment) {
+  const engine_result *r = a->r;
+  if (r->sampled_count == 0) {
+    partial_kv_failed(a->g->partial, a->job->slot);
+    return;
+  }
+  partial_kv_passed(a->g->partial, a->job->slot, a->job->session, a->job->kv_length,
+                    model_mass(a->g->options.model, segment), r->guessed,
+                    min_i32(r->sampled_count - 1, r->guessed));
+}
+
+/* Of a forward of nothing but such steps, all with guesses or all plain. */
+static void note_pass(engine *g, active_job *const *active, int32_t count, double us) {
+  const bool guessed = active[0]->r->guessed > 0;
+  for (int32_t i = 0; i < count; i++) {
+    const active_job *a = active[i];
+    if (!may_guess(a) || a->weighs != guessed || (a->r->guessed > 0) != guessed) return;
+  }
+  if (!model_prepared(g->options.model)) partial_kv_measured(g->partial, guessed, us);
+}
+
+/* The chain of a job that has one now, or NULL. */
+static partial_chain *chain_of(engine *g, active_job *a, int32_t most) {
+  const engine_job *job = a->job;
+  partial_chain *c = &g->guesses[a->paths - g->paths].chain;
+  int32_t worth = 0;
+  if (!may_guess(a)) return NULL;
+  a->weighs = partial_kv_plan(g->partial, job->slot, job->session, job->kv_length,
+                              min_i32(job->partial_most, most), &worth);
+  *c = (partial_chain){.slot = job->slot,
+                       .seq = a->seq,
+                       .session = job->session,
+                       .root = job->tokens[0],
+                       .most = worth,
+                       .sampling = &a->sampling,
+                       .stops = job->stops,
+                       .stop_count = job->stop_count};
+  return worth > 0 ? c : NULL;
+}
+
+/* The chain's tokens become nodes of the job. */
+static void add_chain(active_job *a, const partial_chain *c) {
+  engine_job *job = &a->g->guesses[a->paths - a->g->paths].job;
+  const engine_job *root = a->job;
+  *job = *root;
+  memcpy(job->tokens + 1, c->tokens, (size_t)c->count * sizeof *job->tokens);
+  for (int32_t i = 1; i <= c->count; i++) job->parents[i] = i - 1;
+  job->count = job->sampled_max = c->count + 1;
+  a->job = job;
+  a->r->node_count = a->r->guessed = c->count;
+  if (stage(a) == ERR_OK) return;
+  a->job = root;
+  a->r->node_count = a->r->guessed = 0;
+}
+
+/* Nor beside a prompt, which would wait for it, nor beside rows that are captured for drafts. */
+static bool is_alone(const engine_job *job) {
+  return job->kind == ENGINE_VERIFY && job->taps.count == 0;
+}
+
+/* Guesses what follows, in the rows that the forward has left. */
+static void guess_more(engine *g, active_job *const *ready, int32_t count) {
+  partial_chain *chains[ENGINE_JOBS_MAX], *all[ENGINE_JOBS_MAX];
+  int32_t chain_count = 0, left = MODEL_ROWS_MAX;
+  for (int32_t i = 0; i < count; i++) {
+    if (!is_alone(ready[i]->job)) return;
+    left -= ready[i]->job->count;
+  }
+  for (int32_t i = 0; i < count; i++) {
+    chains[i] = chain_of(g, ready[i], left / count);
+    if (chains[i]) all[chain_count++] = chains[i];
+  }
+  if (chain_count > 0) partial_kv_guess(g->partial, all, chain_count);
+  for (int32_t i = 0; i < count; i++)
+    if (chains[i] && chains[i]->count > 0) add_chain(ready[i], chains[i]);
+}
+
 /* Runs the rows of these jobs in one forward. If that fails, each job gets once more a forward of its own: so
  * only the one at fault fails, and what passes, as a lack of memory may, harms nobody. On a device that is
  * lost all fail at once. */
@@ -412,6 +507,7 @@ static void forward(engine *g, active_job *const *active, int32_t count, bool ag
   for (int32_t i = 0; i < count; i++) {
     active[i]->segment = i;
     segments[i] = segment_of(active[i]);
+    segments[i].weighs = active[i]->weighs &= !again;
     if (!again) tap_rows_ask(&g->taps, active[i]->job, &segments[i]); /* it may be what has failed */
     active[i]->tapped = segments[i].tap_count > 0;
   }
@@ -425,13 +521,16 @@ static void forward(engine *g, active_job *const *active, int32_t count, bool ag
   for (int32_t i = 0; i < count; i++) {
     active[i]->r->forward_us = end - start;
     active[i]->r->prepared = model_prepared(g->options.model);
+    if (repeats && segments[i].weighs) partial_kv_failed(g->partial, active[i]->job->slot);
     if (repeats)
       forward(g, &active[i], 1, true);
     else if (rc != ERR_OK)
       fail(active[i], rc);
     else
       accept(active[i], i == 0 ? end : clock_us());
+    if (rc == ERR_OK && segments[i].weighs) note_weights(active[i], i);
   }
+  if (g->partial && rc == ERR_OK) note_pass(g, active, count, (double)(end - start));
   for (int32_t i = 0; i < count && rc == ERR_OK; i++)
     if (active[i]->unread) read_again(active[i], again);
 }
@@ -510,7 +609,7 @@ static void give_features(active_job *a) {
 
 static void finish(active_job *a) {
   engine *g = a->g;
-  if (a->job->selfcheck && a->r->code == ERR_OK) selfcheck(a);
+  if (a->job->selfcheck && a->r->node_count > 0 && a->r->code == ERR_OK) selfcheck(a);
   if (a->job->kind == ENGINE_VERIFY)
     count_decode(g, a->r);
   else
@@ -546,6 +645,7 @@ static void run_jobs(engine *g, const engine_batch *batch, engine_results *out) 
         .g = g, .job = job, .r = &out->of[i], .seq = g->sequences[job->slot], .paths = &g->paths[i]};
     if (prepare(&active[i], start)) ready[ready_count++] = &active[i];
   }
+  if (g->partial) guess_more(g, ready, ready_count);
   if (ready_count > 0) forward(g, ready, ready_count, false);
   for (int32_t i = 0; i < batch->count; i++) finish(&active[i]);
   g->counters.batches++;
@@ -575,6 +675,13 @@ static int take_sequences(engine *g, err *e) {
   return ERR_OK;
 }
 
+static int open_partial(engine *g, err *e) {
+  const engine_options *o = &g->options;
+  g->guesses = calloc(ENGINE_JOBS_MAX, sizeof *g->guesses);
+  if (!g->guesses) return err_set(e, ERR_NOMEM, "no memory for the engine");
+  return partial_kv_open(&g->partial, o->partial, o->model, o->kv, o->sequences, o->context, e);
+}
+
 int engine_open(engine **out, const engine_options *o, err *e) {
   *out = NULL;
   engine *g = calloc(1, sizeof *g);
@@ -586,6 +693,7 @@ int engine_open(engine **out, const engine_options *o, err *e) {
   int rc = ERR_OK;
   if (!g->sequences || !g->paths) rc = err_set(e, ERR_NOMEM, "no memory for the engine");
   if (rc == ERR_OK) rc = take_sequences(g, e);
+  if (rc == ERR_OK && o->partial) rc = open_partial(g, e);
   if (rc != ERR_OK) {
     engine_close(g);
     return rc;
@@ -598,6 +706,8 @@ void engine_close(engine *g) {
   if (!g) return;
   for (int32_t i = 0; g->sequences && i < g->options.sequences; i++)
     if (g->sequences[i] >= 0) kv_release(g->options.kv, g->sequences[i]);
+  partial_kv_close(g->partial);
+  free(g->guesses);
   tap_rows_fini(&g->taps);
   fused_rows_fini(&g->fused);
   free(g->paths);
@@ -609,4 +719,8 @@ void engine_close(engine *g) {
 
 const engine_counters *engine_count(const engine *g) {
   return &g->counters;
+}
+
+const partial_counters *engine_count_partial(const engine *g) {
+  return g->partial ? partial_kv_count(g->partial) : NULL;
 }

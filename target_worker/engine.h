@@ -9,6 +9,7 @@
 #include "common/model/fusion.h"
 #include "common/model/model.h"
 #include "target_worker/engine_job.h"
+#include "target_worker/partial_kv.h"
 
 /* --- the engine --- */
 
@@ -38,8 +39,10 @@ int engine_fault_parse(engine_fault *f, const char *text, err *e);
 typedef struct engine_options {
   model *model; /* both belong to the engine from open to close; every sequence of kv is free at open */
   kv_cache *kv;
-  fusion *fusion;    /* fc, for jobs of ENGINE_FUSE; NULL: there are none */
-  int32_t sequences; /* of kv */
+  fusion *fusion;                 /* fc, for jobs of ENGINE_FUSE; NULL: there are none */
+  int32_t sequences;              /* of kv */
+  const partial_options *partial; /* copied; NULL: no partial KV. Else kv has as many views as sequences */
+  int32_t context;                /* of a sequence; only for partial KV */
   engine_fault fault;
   const logger *log; /* why a job failed */
 } engine_options;
@@ -74,5 +77,6 @@ void engine_close(engine *g);
 
 /* Computes a batch. One thread at a time. */
 void engine_run(engine *g, const engine_batch *batch, engine_results *out);
-/* Only while no batch is under way. */
+/* NULL: it has no partial KV. Both only while no batch is under way. */
+const partial_counters *engine_count_partial(const engine *g);
 const engine_counters *engine_count(const engine *g);

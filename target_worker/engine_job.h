@@ -51,7 +51,10 @@ typedef struct engine_job {
   int32_t stops[WIRE_STOPS_MAX];
   int32_t stop_count;
   int32_t sampled_max; /* VERIFY: most tokens to take, >= 1 */
-  bool selfcheck;      /* decode the round again plainly and compare */
+  /* VERIFY of a root alone, where the engine has partial KV: most nodes that it may add by itself, all of
+   * which may be taken; 0: none, and what blocks weigh is not looked at */
+  int32_t partial_most;
+  bool selfcheck; /* decode the round again plainly and compare */
   bool measures; /* PREFILL: choose a token at every row, as a verify does, and drop it, so that the time of a
                     verify is measured */
   taps_set taps; /* the features wanted of its rows; count 0: none */
@@ -75,7 +78,8 @@ typedef struct engine_result {
                output is the largest: they are no numbers), ERR_INTERNAL,
                ERR_DEVICE (lost: no job will succeed any more): nothing was committed */
   int32_t kv_length;                /* rows committed afterwards */
-  int32_t node_count;               /* VERIFY: rows beside the root */
+  int32_t node_count;               /* VERIFY: rows beside the root, */
+  int32_t guessed;                  /* of which the engine has added so many over partial KV */
   int32_t sampled[ENGINE_ROWS_MAX]; /* VERIFY: new tokens, the last one the bonus */
   int32_t sampled_count;
   const ranking_token *logprobs; /* [sampled_count][the job's logprobs], valid until the next batch */

@@ -39,6 +39,8 @@ static int open_engine(program *p, err *e) {
                       .kv = p->model.kv,
                       .fusion = p->model.fusion,
                       .sequences = p->arguments.given.sessions,
+                      .partial = p->model.has_partial ? &p->model.partial : NULL,
+                      .context = p->arguments.given.context,
                       .log = &p->log};
   int rc = engine_fault_parse(&o.fault, getenv(TARGET_FAULT_VARIABLE), e);
   if (rc == ERR_OK) rc = engine_open(&p->engine, &o, e);
@@ -66,6 +68,7 @@ static int open_machine(program *p, wire_id self, err *e) {
                       .sessions = p->arguments.given.sessions,
                       .context = p->arguments.given.context,
                       .kv_blocks = p->arguments.given.kv_blocks,
+                      .partial_kv = p->model.has_partial,
                       .prompt_rows = target_model_prompt_rows(&p->model),
                       .taps = p->model.taps,
                       .progress = progress,

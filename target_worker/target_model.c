@@ -51,6 +51,37 @@ static int settle_cache(kv_options *o, const model_config *c, target_arguments *
   return memory_needs_check(&n, memory, NULL, e);
 }
 
+/* Partial KV needs keys that every layer sees in full: the blocks of a view lie closer together than a
+ * window knows. */
+static bool has_windows(const model_config *c) {
+  for (int32_t i = 0; i < c->layers; i++)
+    if (c->window[i] > 0) return true;
+  return false;
+}
+
+static int settle_partial(target_model *m, const target_arguments *a, kv_options *cache, const logger *log,
+                          err *e) {
+  const flag_values *f = &a->given;
+  partial_options *o = &m->partial;
+  if (!f->partial_kv) return ERR_OK;
+  *o = (partial_options){f->partial_sink, f->partial_retrieval, f->partial_window, f->partial_threshold,
+                         f->partial_rows};
+  const int32_t shown = (o->sink + o->retrieval + o->window) * KV_BLOCK;
+  if (shown > o->threshold)
+    return err_set(
+        e, ERR_ARG,
+        "partial KV of %d tokens (%d + %d + %d blocks of %d) is more than --partial-kv-threshold %d: "
+        "raise that, or show fewer blocks",
+        shown, o->sink, o->retrieval, o->window, KV_BLOCK, o->threshold);
+  m->has_partial = !has_windows(model_file_config(m->file));
+  if (!m->has_partial)
+    log_line(log, LOG_WARNING,
+             "[partial-kv][fallback] layers of this model see a window of their keys: all "
+             "steps read the whole cache");
+  cache->views = m->has_partial ? cache->sequences : 0;
+  return ERR_OK;
+}
+
 static int open_model(target_model *m, target_arguments *a, const kv_options *cache, const logger *log,
                       err *e) {
   progress loading = progress_begin("loading the model", log, true);
@@ -112,6 +143,7 @@ int target_model_open(target_model *m, target_arguments *a, const logger *log, e
   kv_options cache;
   int rc = model_file_open(&m->file, a->given.model, e);
   if (rc == ERR_OK) rc = settle_cache(&cache, model_file_config(m->file), a, e);
+  if (rc == ERR_OK) rc = settle_partial(m, a, &cache, log, e);
   if (rc == ERR_OK) rc = open_model(m, a, &cache, log, e);
   if (rc == ERR_OK) rc = open_head(m, a, log, e);
   return rc ? rc : kv_open(&m->kv, m->device, model_shape(m->model), &cache, &m->memory, e);

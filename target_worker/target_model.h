@@ -4,6 +4,7 @@
 #include "common/base/mem.h"
 #include "common/model/fusion.h"
 #include "common/model/model.h"
+#include "target_worker/partial_kv.h"
 #include "target_worker/taps.h"
 #include "common/grammar/grammar_vocabulary.h"
 #include "target_worker/target_arguments.h"
@@ -15,6 +16,8 @@ typedef struct target_model {
   model *model;
   kv_cache *kv;
   fusion *fusion;                 /* fc of the head that it was given; NULL: none */
+  partial_options partial;        /* as the flags have it; */
+  bool has_partial;               /* and whether it is on */
   taps_offer taps;                /* the features that drafts may be granted */
   grammar_vocabulary *vocabulary; /* from the first grammar on */
 } target_model;

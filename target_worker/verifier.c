@@ -60,12 +60,23 @@ static void job_sampling(session *s, engine_job *job) {
   job->bias_values = s->job.bias->values;
 }
 
+/* Nodes that the engine may add by itself: none where drafts feed a tree. */
+static int32_t partial_most(const session *s, const schedule_pick *pick) {
+  const msg_options *o = &s->request.options;
+  const int32_t rows = s->committed.capacity - s->committed.length,
+                credit = SCHEDULE_CREDIT - (s->committed.length - s->stream.acked);
+  if (pick->rows > 0 || o->single || s->speculation.disabled || session_draft_count(s) > 0) return 0;
+  const int32_t most = min_i32(min_i32(session_room(s) - 1, rows - 1), min_i32(credit - 1, PARTIAL_ROWS_MAX));
+  return most > 0 ? most : 0;
+}
+
 static void job_verify(session *s, schedule_pick *pick, engine_job *job) {
   uint64_t selfcheck = (uint64_t)s->request.options.selfcheck;
   job->kind = ENGINE_VERIFY;
   job_nodes(s, pick, job);
   job_sampling(s, job);
-  job->selfcheck = pick->rows > 0 && selfcheck > 0 && s->stats.rounds % selfcheck == selfcheck - 1;
+  job->selfcheck = (pick->rows > 0 || job->partial_most > 0) && selfcheck > 0 &&
+                   s->stats.rounds % selfcheck == selfcheck - 1;
 }
 
 /* A copy, because an OPEN or END may change the session's own while the job is under way. */
@@ -91,6 +102,7 @@ static void job_fill(verifier *v, const session_store *store, session *s, schedu
   job_blocks(s, map, job);
   job->taps = s->drafts.features.taps;
   job->fuses = feature_fusion_in_forward(store, s);
+  job->partial_most = v->partial && pick->kind == SCHEDULE_STEP ? partial_most(s, pick) : 0;
   if (job->taps.count > 0) job->taps_from = feature_stream_from(s);
   if (pick->kind == SCHEDULE_PREFILL) {
     job_prefill(s, pick->rows, v->forward.measures, job);
@@ -148,10 +160,12 @@ void verifier_measure(verifier *v, const engine_results *results) {
   speculation_forward x = carried(f);
   for (int32_t i = 0; i < results->count; i++) {
     if (results->of[i].code != ERR_OK) return;
+    x.rows += results->of[i].guessed;
+    x.unusual |= results->of[i].guessed > 0; /* it has computed more than was scheduled */
     x.us += (double)(results->of[i].accept_us + results->of[i].commit_us);
   }
   x.us += (double)results->of[0].forward_us;
-  x.unusual = results->of[0].prepared;
+  x.unusual |= results->of[0].prepared;
   if (f->count == 1 && f->steps == 0 && !x.unusual) read_alone(v, &f->picks[0], x.us);
   x.unusual |= x.prompt_rows > ENGINE_CHUNK; /* each of them took less than a row beside steps will */
   speculation_measured(&v->speculation, &x);
@@ -219,7 +233,7 @@ void verifier_stepped(verifier *v, session_store *store, session *s, const engin
                       uint64_t now) {
   stats_add(&s->stats, result);
   speculation_stepped(&s->speculation, &v->speculation, result->sampled_count, session_draft_count(s) > 0);
-  for (int32_t i = 0; v->record && i < v->forward.count; i++)
+  for (int32_t i = 0; v->record && result->guessed == 0 && i < v->forward.count; i++)
     if (v->forward.picks[i].slot == s->slot)
       v->record(v->record_context, s, &v->forward.picks[i], &v->speculation.forward, result);
   time_step(store, s, now);

@@ -18,6 +18,7 @@ typedef struct verifier {
   verifier_record record; /* called for each step; may be NULL */
   void *record_context;
   feature_fusion fusion;
+  bool partial;     /* the engine has partial KV */
   int32_t *maps;    /* [ENGINE_JOBS_MAX][map_size]: cache blocks of the jobs under way; NULL: static */
   int32_t map_size; /* blocks of a context */
 } verifier;

@@ -16,6 +16,7 @@ typedef struct target_options {
   const char *device;                 /* borrowed */
   int32_t sessions, context;
   int32_t kv_blocks;   /* of a virtual cache; 0: static */
+  bool partial_kv;     /* the engine has it */
   int32_t prompt_rows; /* of the device (device.h), at most ENGINE_CHUNK_MAX; 0: any number does */
   taps_offer taps;     /* the features that drafts may be granted; all zero: none */
   uint64_t (*progress)(

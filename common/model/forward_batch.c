@@ -109,7 +109,11 @@ static int take_biases(forward_batch *b, const model_segment *segments, int32_t 
 
 static ops_row append_row(const kv_cache *k, const model_segment *s, int32_t i) {
   int32_t position = kv_length(k, s->seq) + i;
-  return (ops_row){.token = s->tokens[i], .position = position, .sequence = s->seq, .length = position + 1};
+  return (ops_row){.token = s->tokens[i],
+                   .position = position,
+                   .sequence = s->seq,
+                   .length = position + 1,
+                   .rope_shift = s->rope_shift};
 }
 
 static ops_row tree_row(forward_batch *b, const kv_cache *k, const model_segment *s, int32_t i) {
@@ -121,7 +125,8 @@ static ops_row tree_row(forward_batch *b, const kv_cache *k, const model_segment
                    .sequence = s->seq,
                    .length = length,
                    .path_at = at,
-                   .path_count = count};
+                   .path_count = count,
+                   .rope_shift = s->rope_shift};
 }
 
 static ops_slice add_tokens(forward_batch *b, const int32_t *tokens, int32_t count) {

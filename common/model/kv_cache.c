@@ -20,11 +20,15 @@ typedef struct sequence {
                                     anything */
   int32_t reserved[KV_STAGE_MAX], reserved_count; /* slots of the rows that were reserved last */
   int32_t tiles[STAGE_TILES]; /* of the pool, which the slots [16 i, 16 i + 16) have; or NO_TILE */
+  int32_t *blocks;            /* virtual, and there are views: [block_count] which they are; else NULL */
 } sequence;
 
 struct kv_cache {
   ops_kv_shape shape;
   int32_t context; /* as asked for; the shape's is rounded up to a tile */
+  int32_t views;   /* the last ones of the shape's sequences */
+  int32_t *tables; /* the sequences' blocks, or NULL */
+  int32_t *shown;  /* [context / KV_BLOCK] room for what kv_view tells the device; NULL: there are no views */
   mem *mem;
   device *device;
   device_kv *rows;
@@ -61,7 +65,7 @@ static ops_kv_shape shape_of(const model_config *c, const kv_options *o) {
       .kv_heads = c->kv_heads,
       .head_dim = c->head_dim,
       .blocks = o->blocks ? o->blocks : o->sequences * each,
-      .sequences = o->sequences,
+      .sequences = o->sequences + o->views,
       .context = each * OPS_TILE,
       .stage = (o->stage ? tiles_of(o->stage) : o->sequences * STAGE_TILES) * OPS_TILE,
   };
@@ -88,10 +92,19 @@ void kv_fit(const model_config *c, kv_options *o, size_t bytes) {
     o->context = each ? (int32_t)each * OPS_TILE : min_i32(o->context, OPS_TILE);
 }
 
+/* How many are no views. */
+static int32_t sequences_of(const kv_cache *k) {
+  return k->shape.sequences - k->views;
+}
+
+static bool is_view(const kv_cache *k, const sequence *s) {
+  return s - k->sequences >= sequences_of(k);
+}
+
 /* In the static layout: the sequence's own blocks, side by side. */
 static void map_all(kv_cache *k, int32_t *blocks) {
   const int32_t each = k->shape.context / OPS_TILE;
-  for (int32_t seq = 0; seq < k->shape.sequences; seq++) {
+  for (int32_t seq = 0; seq < sequences_of(k); seq++) {
     for (int32_t i = 0; i < each; i++) blocks[i] = seq * each + i;
     k->device->table->kv_map(k->device, k->rows, seq, blocks, each);
     k->sequences[seq].block_count = each;
@@ -104,13 +117,25 @@ static void free_all_tiles(kv_cache *k) {
   for (int32_t tile = k->shape.stage / OPS_TILE; tile > 0;) k->free_tiles[k->free_count++] = --tile;
 }
 
+/* Of what only views ask for. */
+static bool take_tables(kv_cache *k) {
+  const size_t each = (size_t)k->shape.context / OPS_TILE;
+  if (k->views == 0) return true;
+  k->shown = mem_alloc(k->mem, MEM_GENERAL, each * sizeof *k->shown);
+  if (!k->shown || !k->is_virtual) return k->shown != NULL;
+  k->tables = mem_alloc(k->mem, MEM_GENERAL, (size_t)sequences_of(k) * each * sizeof *k->tables);
+  for (int32_t i = 0; k->tables && i < sequences_of(k); i++) k->sequences[i].blocks = k->tables + i * each;
+  return k->tables != NULL;
+}
+
 /* Takes the memory of all blocks, and of who has which. */
 static bool take_memory(kv_cache *k) {
   size_t each = (size_t)k->shape.context / OPS_TILE, tiles = (size_t)k->shape.stage / OPS_TILE;
   k->sequences = mem_alloc(k->mem, MEM_GENERAL, (size_t)k->shape.sequences * sizeof *k->sequences);
   k->free_tiles = mem_alloc(k->mem, MEM_GENERAL, tiles * sizeof *k->free_tiles);
   int32_t *blocks = mem_alloc(k->mem, MEM_GENERAL, each * sizeof *blocks);
-  if (k->sequences && k->free_tiles && blocks) k->rows = k->device->table->kv_open(k->device, &k->shape);
+  if (k->sequences && k->free_tiles && blocks && take_tables(k))
+    k->rows = k->device->table->kv_open(k->device, &k->shape);
   if (k->rows) free_all_tiles(k);
   if (k->rows && !k->is_virtual) map_all(k, blocks);
   mem_free(blocks);
@@ -154,8 +179,12 @@ int kv_open(kv_cache **out, device *d, const model_config *c, const kv_options *
   const memory_needs needs = kv_needs(c, o);
   kv_cache *k = mem_alloc(m, MEM_GENERAL, sizeof *k);
   if (!k) return err_set(e, ERR_NOMEM, "no memory for the cache");
-  *k = (kv_cache){
-      .shape = shape_of(c, o), .context = o->context, .is_virtual = o->blocks != 0, .device = d, .mem = m};
+  *k = (kv_cache){.shape = shape_of(c, o),
+                  .context = o->context,
+                  .views = o->views,
+                  .is_virtual = o->blocks != 0,
+                  .device = d,
+                  .mem = m};
   rc = take_rows(k, &needs, e);
   if (rc != ERR_OK)
     kv_close(k);
@@ -168,6 +197,8 @@ void kv_close(kv_cache *k) {
   if (!k) return;
   if (k->rows) k->device->table->kv_close(k->device, k->rows);
   mem_free(k->sequences);
+  mem_free(k->tables);
+  mem_free(k->shown);
   mem_free(k->free_tiles);
   mem_free(k);
 }
@@ -176,13 +207,22 @@ bool kv_is_virtual(const kv_cache *k) {
   return k->is_virtual;
 }
 
-int32_t kv_acquire(kv_cache *k) {
-  for (int32_t i = 0; i < k->shape.sequences; i++) {
+/* A free one in [first, end). */
+static int32_t acquire(kv_cache *k, int32_t first, int32_t end) {
+  for (int32_t i = first; i < end; i++) {
     if (k->sequences[i].used) continue;
     k->sequences[i].used = true;
     return i;
   }
   return ERR_FULL;
+}
+
+int32_t kv_acquire(kv_cache *k) {
+  return acquire(k, 0, sequences_of(k));
+}
+
+int32_t kv_acquire_view(kv_cache *k) {
+  return acquire(k, sequences_of(k), k->shape.sequences);
 }
 
 /* --- tiles of the staging pool --- */
@@ -230,7 +270,7 @@ void kv_release(kv_cache *k, int32_t seq) {
   drop_stage(k, s, 0);
   s->length = 0;
   s->used = false;
-  if (k->is_virtual) s->block_count = 0;
+  if (k->is_virtual || is_view(k, s)) s->block_count = 0;
 }
 
 int32_t kv_length(const kv_cache *k, int32_t seq) {
@@ -239,18 +279,34 @@ int32_t kv_length(const kv_cache *k, int32_t seq) {
 
 void kv_map(kv_cache *k, int32_t seq, const int32_t *blocks, int32_t count, int32_t rows) {
   sequence *s = sequence_of(k, seq);
-  assert(k->is_virtual && count >= 0 && count <= k->shape.context / OPS_TILE);
+  assert(k->is_virtual && !is_view(k, s) && count >= 0 && count <= k->shape.context / OPS_TILE);
   for (int32_t i = 0; i < count; i++) assert(blocks[i] >= 0 && blocks[i] < k->shape.blocks);
   drop_stage(k, s, 0);
   k->device->table->kv_map(k->device, k->rows, seq, blocks, count);
+  if (s->blocks && count > 0) memcpy(s->blocks, blocks, (size_t)count * sizeof *blocks);
   s->block_count = count;
   if (rows >= 0) s->length = rows;
   assert(s->length <= count * OPS_TILE);
 }
 
-/* Rows that may still be appended. */
+void kv_view(kv_cache *k, int32_t view, int32_t seq, const int32_t *blocks, int32_t count) {
+  sequence *to = sequence_of(k, view);
+  const sequence *from = sequence_of(k, seq);
+  const int32_t each = k->shape.context / OPS_TILE, last = (from->length - 1) / OPS_TILE;
+  assert(is_view(k, to) && !is_view(k, from) && count >= 1 && from->length > 0 && blocks[count - 1] == last);
+  for (int32_t i = 0; i < count; i++) {
+    assert(blocks[i] >= 0 && (i == 0 || blocks[i] > blocks[i - 1]));
+    k->shown[i] = from->blocks ? from->blocks[blocks[i]] : seq * each + blocks[i];
+  }
+  drop_stage(k, to, 0);
+  k->device->table->kv_map(k->device, k->rows, view, k->shown, count);
+  to->block_count = count;
+  to->length = from->length - (last + 1 - count) * OPS_TILE;
+}
+
+/* Rows that may still be appended, or staged on a view. */
 static int32_t room_of(const kv_cache *k, const sequence *s) {
-  int32_t mapped = s->block_count * OPS_TILE;
+  int32_t mapped = is_view(k, s) ? k->context : s->block_count * OPS_TILE;
   return (mapped < k->context ? mapped : k->context) - s->length;
 }
 
@@ -351,8 +407,9 @@ static bool is_chain(const sequence *s, const int32_t *path, int32_t count) {
   return true;
 }
 
-static int check_commit(const sequence *s, const int32_t *path, int32_t count) {
+static int check_commit(const kv_cache *k, const sequence *s, const int32_t *path, int32_t count) {
   if (s->state == STAGE_NONE || (count != 0 && s->state != STAGE_WRITTEN)) return ERR_STATE;
+  assert(count == 0 || !is_view(k, s));
   return count < 0 || !is_chain(s, path, count) ? ERR_ARG : ERR_OK;
 }
 
@@ -368,7 +425,7 @@ static void append_path(kv_cache *k, int32_t seq, const int32_t *path, int32_t c
 
 int kv_commit(kv_cache *k, int32_t seq, const int32_t *path, int32_t count) {
   sequence *s = sequence_of(k, seq);
-  int rc = check_commit(s, path, count);
+  int rc = check_commit(k, s, path, count);
   if (rc != ERR_OK) return refuse(k, rc);
   append_path(k, seq, path, count);
   drop_stage(k, s, count);
@@ -402,7 +459,7 @@ static void prune(kv_cache *k, sequence *s, const int32_t *path, int32_t count) 
 int kv_commit_keep(kv_cache *k, int32_t seq, const int32_t *path, int32_t count) {
   sequence *s = sequence_of(k, seq);
   if (count == 0) return ERR_OK;
-  int rc = check_commit(s, path, count);
+  int rc = check_commit(k, s, path, count);
   if (rc != ERR_OK) return refuse(k, rc);
   append_path(k, seq, path, count);
   prune(k, s, path, count);
@@ -436,7 +493,7 @@ device_kv *kv_rows(const kv_cache *k) {
 
 int kv_check_append(const kv_cache *k, int32_t seq, int32_t count) {
   const sequence *s = sequence_of(k, seq);
-  if (s->state != STAGE_NONE) return ERR_STATE;
+  if (s->state != STAGE_NONE || is_view(k, s)) return ERR_STATE;
   return count > room_of(k, s) ? ERR_LIMIT : ERR_OK;
 }
 

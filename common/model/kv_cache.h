@@ -17,7 +17,11 @@
  * one pool: a sequence gets whole tiles of it while it needs them, and its callers see slots of its own, [0,
  * KV_STAGE_MAX).
  *
- * A key of logical position p is in tile slot p mod OPS_TILE, whether committed or staged. */
+ * A key of logical position p is in tile slot p mod OPS_TILE, whether committed or staged.
+ *
+ * A view is a sequence that shows some blocks of another one, closer together than there: what a forward over
+ * partial KV attends to. Nothing is copied. Rows may be staged on top of a view, and are never committed
+ * there. */
 #pragma once
 
 #include "common/base/err.h"
@@ -40,6 +44,7 @@ typedef struct kv_options {
   kv_type type;
   int32_t blocks; /* 0: static; else virtual, with so many blocks in all */
   int32_t stage;  /* tree rows of all sequences together; 0: KV_STAGE_MAX for each */
+  int32_t views;  /* beside the sequences */
 } kv_options;
 
 typedef struct kv_counters {
@@ -62,6 +67,7 @@ void kv_close(kv_cache *k);
 bool kv_is_virtual(const kv_cache *k);
 
 int32_t kv_acquire(kv_cache *k);                   /* an empty sequence in [0, sequences), or ERR_FULL */
+int32_t kv_acquire_view(kv_cache *k);              /* a view that shows nothing, or ERR_FULL */
 void kv_release(kv_cache *k, int32_t seq);         /* drops all its rows */
 int32_t kv_length(const kv_cache *k, int32_t seq); /* committed rows */
 
@@ -70,6 +76,12 @@ int32_t kv_length(const kv_cache *k, int32_t seq); /* committed rows */
  * become its committed rows, and its former rows are dropped. With rows < 0 it keeps its rows, and the blocks
  * hold them at the same positions. `blocks` is copied. */
 void kv_map(kv_cache *k, int32_t seq, const int32_t *blocks, int32_t count, int32_t rows);
+
+/* The view shows these blocks of a sequence from now on, and what was staged on it is dropped. Block i stands
+ * for the sequence's committed rows [16 i, 16 i + 16); they ascend, and the last of them is the block of its
+ * last row, so that the view's length and the sequence's are alike mod KV_BLOCK. A view whose sequence has
+ * been rolled back, mapped anew or released has to be set again before it is used. */
+void kv_view(kv_cache *k, int32_t view, int32_t seq, const int32_t *blocks, int32_t count);
 
 /* Reserves staging for a tree of `count` rows whose parents[i] < i, or -1 for the last committed row. Row 0
  * is the only root row. ERR_STATE when a stage is open, ERR_LIMIT (the tree, or the pool of tiles), ERR_ARG,

@@ -8,7 +8,7 @@ const ops_kv_shape *kv_shape(const kv_cache *k);
 device *kv_device(const kv_cache *k); /* which it was opened on */
 device_kv *kv_rows(const kv_cache *k);
 
-/* ERR_LIMIT (past the context), ERR_STATE (a stage is open). */
+/* ERR_LIMIT (past the context), ERR_STATE (a stage is open, or it is a view). */
 int kv_check_append(const kv_cache *k, int32_t seq, int32_t count);
 /* ERR_STATE (no stage, or its forward has run already), ERR_ARG (not the tree that was staged). */
 int kv_check_tree(const kv_cache *k, int32_t seq, const int32_t *parents, int32_t count);

@@ -36,9 +36,11 @@ struct model {
   int32_t capture[MODEL_LAYERS_MAX + 1]; /* the capture of the state that enters each layer, or -1 */
   int32_t capture_line[MODEL_ROWS_MAX];  /* where each row stands in capture_rows, or -1 */
   int32_t capture_fused;                 /* the capture of fc's rows, or -1 */
+  int32_t capture_mass;                  /* the capture of what blocks weigh, or -1 */
 
   const fusion *fusion; /* fc, for segments of fused rows; or NULL */
   device_act *fused;    /* [MODEL_ROWS_MAX][fusion_width], or NULL */
+  device_act *mass;     /* [MODEL_ROWS_MAX][blocks of a context], or NULL */
 };
 
 /* --- opening --- */
@@ -184,6 +186,7 @@ void model_close(model *m) {
   weights_free(&m->weights, m->device);
   drop_activations(m);
   if (m->fused) m->device->table->act_drop(m->device, m->fused);
+  if (m->mass) m->device->table->act_drop(m->device, m->mass);
   m->device->table->drop(m->device, m->id_memory);
   forward_close(&m->batch);
   mem_free(m);
@@ -213,6 +216,7 @@ static void attention_in(model *m, const weights_layer *w, int32_t layer) {
 static void attention_out(model *m, const weights_layer *w, int32_t layer) {
   activations *a = &m->act;
   device *d = m->device;
+  if (m->capture_mass >= 0) d->table->mass(d, layer, a->q, layer > 0, m->mass);
   d->table->attention(d, layer, m->view[layer], a->q, a->attended);
   d->table->linear(d, &(device_linear){w->output, a->x, true, w->output_bias}, 1, a->attended);
 }
@@ -261,7 +265,7 @@ static void run_graph(void *context) {
   device *d = m->device;
   int32_t layers = m->config.layers;
   bool heads = m->batch.plain.head_count > 0;
-  bool last = heads || m->capture[layers] >= 0 || fc_part(m, layers) >= 0;
+  bool last = heads || m->capture[layers] >= 0 || fc_part(m, layers) >= 0 || m->capture_mass >= 0;
   d->table->embed(d, &m->weights.embed, m->act.x);
   d->table->rope(d, &m->weights.rope);
   for (int32_t layer = 0; layer < layers; layer++) {
@@ -274,6 +278,7 @@ static void run_graph(void *context) {
     atomic_fetch_add_explicit(&m->progress, 1, memory_order_relaxed);
   }
   tap(m, layers);
+  if (m->capture_mass >= 0) d->table->capture(d, m->mass);
   if (heads) output_head(m);
 }
 
@@ -287,26 +292,29 @@ static bool are_fused(const model *m, const model_segment *s) {
 }
 
 static int check_taps(const model *m, const model_segment *s) {
-  if (s->tap_first < 0 || (s->fused && !are_fused(m, s))) return ERR_ARG;
+  if (s->tap_first < 0 || (s->fused && !are_fused(m, s)) || (s->weighs && !m->mass)) return ERR_ARG;
   for (int32_t i = 0; i < s->tap_count; i++)
     if (s->taps[i] < 0 || s->taps[i] > m->config.layers) return ERR_ARG;
   return ERR_OK;
 }
 
-/* The captures of a forward: of the state that enters each layer, and of fc's rows; -1: none. */
+/* The captures of a forward: of the state that enters each layer, of fc's rows, and of what blocks weigh; -1:
+ * none. */
 typedef struct tap_captures {
-  int32_t layers[MODEL_LAYERS_MAX + 1], fused;
+  int32_t layers[MODEL_LAYERS_MAX + 1], fused, mass;
 } tap_captures;
 
 /* All that the segments ask for; the captures are made in the order of layers, fc's behind its last tap. */
 static int number_taps(const model *m, const model_segment *segments, int32_t count, tap_captures *c) {
   int32_t taps = 0, fc_end = -1;
+  bool weighs = false;
   c->fused = -1;
   for (int32_t i = 0; i <= m->config.layers; i++) c->layers[i] = -1;
   for (int32_t i = 0; i < count; i++) {
     const model_segment *s = &segments[i];
     int rc = check_taps(m, s);
     if (rc != ERR_OK) return rc;
+    weighs |= s->weighs;
     if (s->fused && s->tap_count > 0) fc_end = s->taps[s->tap_count - 1];
     for (int32_t t = 0; t < s->tap_count && !s->fused; t++) c->layers[s->taps[t]] = 0;
   }
@@ -314,6 +322,7 @@ static int number_taps(const model *m, const model_segment *segments, int32_t co
     if (c->layers[i] >= 0) c->layers[i] = taps++;
     if (i == fc_end) c->fused = taps++;
   }
+  c->mass = weighs ? taps++ : -1;
   return taps <= OPS_CAPTURES_MAX ? ERR_OK : ERR_LIMIT;
 }
 
@@ -322,14 +331,14 @@ static void list_tapped_rows(model *m, const model_segment *segments, int32_t co
   for (int32_t i = 0; i < count; i++) {
     const model_segment *s = &segments[i];
     for (int32_t r = 0, row = b->segment_first[i]; r < s->count; r++, row++) {
-      bool tapped = s->tap_count > 0 && r >= s->tap_first;
+      bool tapped = (s->tap_count > 0 && r >= s->tap_first) || (s->weighs && r == 0);
       m->capture_line[row] = tapped ? b->plain.capture_count : -1;
       if (tapped) b->capture_rows[b->plain.capture_count++] = row;
     }
   }
   if (b->plain.capture_count > 0) return;
   for (int32_t i = 0; i <= m->config.layers; i++) m->capture[i] = -1;
-  m->capture_fused = -1;
+  m->capture_fused = m->capture_mass = -1;
 }
 
 static bool fits(const model *m, const kv_cache *k) {
@@ -350,6 +359,7 @@ int model_forward(model *m, kv_cache *k, const model_segment *segments, int32_t 
   b->segment_count = 0; /* the last forward's logits and choices are gone */
   memcpy(m->capture, captures.layers, sizeof m->capture);
   m->capture_fused = captures.fused;
+  m->capture_mass = captures.mass;
   forward_build(b, k, segments, count, m->windows, m->view_count);
   list_tapped_rows(m, segments, count);
   rc = forward_run(b, m->device, k, run_graph, m, &m->answer);
@@ -385,6 +395,19 @@ int model_fuse(model *m, const fusion *f) {
   if (!m->fused) return ERR_NOMEM;
   m->fusion = f;
   return ERR_OK;
+}
+
+int model_weigh(model *m, const kv_cache *k) {
+  const int32_t blocks = kv_shape(k)->context / OPS_TILE;
+  assert(fits(m, k));
+  if (!m->mass) m->mass = m->device->table->act(m->device, MODEL_ROWS_MAX, blocks, false);
+  return m->mass ? ERR_OK : ERR_NOMEM;
+}
+
+const float *model_mass(const model *m, int32_t segment) {
+  int32_t at = forward_row(&m->batch, segment, 0), line = at < 0 ? -1 : m->capture_line[at];
+  return line < 0 || m->capture_mass < 0 ? NULL
+                                         : m->device->table->captured(m->device, m->capture_mass, line);
 }
 
 uint64_t model_device_us(const model *m) {

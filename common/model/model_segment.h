@@ -61,6 +61,8 @@ typedef struct model_segment { /* rows of one sequence */
    * together have at most OPS_CAPTURES_MAX different ones. */
   const int32_t *taps;
   int32_t tap_count, tap_first;
+  bool weighs;   /* what the blocks of its committed keys weigh for its first row (model_weigh, model_mass) */
   bool fused;    /* not the taps themselves, but the row that fc makes of them (model_fuse, model_fused) */
   int32_t shift; /* a row's token is at position `row of the sequence + shift` for choices and rankings */
+  int32_t rope_shift; /* and at `row of the sequence + rope_shift` for its rotary position */
 } model_segment;

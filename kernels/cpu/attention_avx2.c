@@ -52,6 +52,13 @@ void cpu_attention_avx2(const cpu_attention *a) {
     cpu_attention_c(a);
 }
 
+void cpu_mass_avx2(const cpu_attention *a, const cpu_mass *m) {
+  if (a->head_dim % LANES == 0)
+    attention_mass(a, m);
+  else
+    cpu_mass_c(a, m);
+}
+
 void cpu_attention_join_avx2(const cpu_attention *a) {
   if (a->head_dim % LANES == 0)
     attention_join_splits(a);

@@ -5,3 +5,4 @@
 
 void cpu_attention_avx2(const cpu_attention *a);
 void cpu_attention_join_avx2(const cpu_attention *a);
+void cpu_mass_avx2(const cpu_attention *a, const cpu_mass *m);

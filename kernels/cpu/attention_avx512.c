@@ -2,6 +2,7 @@
 #include "kernels/cpu/attention_avx512.h"
 #include "kernels/cpu/attention_avx2.h"
 #include "kernels/cpu/math_avx512.h"
+#include "kernels/cpu/row_ops_c.h"
 
 #define LANES         16
 #define ACCUMULATORS  24 /* of 32 registers */
@@ -51,6 +52,13 @@ void cpu_attention_avx512(const cpu_attention *a) {
     attention_attend(a);
   else
     cpu_attention_avx2(a);
+}
+
+void cpu_mass_avx512(const cpu_attention *a, const cpu_mass *m) {
+  if (a->head_dim % LANES == 0)
+    attention_mass(a, m);
+  else
+    cpu_mass_c(a, m);
 }
 
 void cpu_attention_join_avx512(const cpu_attention *a) {

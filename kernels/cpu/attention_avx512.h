@@ -5,3 +5,4 @@
 
 void cpu_attention_avx512(const cpu_attention *a);
 void cpu_attention_join_avx512(const cpu_attention *a);
+void cpu_mass_avx512(const cpu_attention *a, const cpu_mass *m);

@@ -505,7 +505,7 @@ static attention_batch attention_batch_at(const cpu_attention *a, int32_t i, int
                            .count = all * (i + 1) / n - first,
                            .scores = a->scores,
                            .packed = a->queries + (size_t)first * (size_t)a->head_dim,
-                           .sums = a->sums + first};
+                           .sums = a->sums ? a->sums + first : NULL};
 }
 
 static void attention_attend(const cpu_attention *a) {
@@ -524,6 +524,39 @@ static void attention_attend(const cpu_attention *a) {
   }
   for (int32_t q = 0; q < all && !a->split_sums; q++)
     attention_finish(a->y + cpu_query_at(a, q), a->sums[q], a->head_dim);
+}
+
+/* The split of one query: its scores become weights, whose sums by tile go to tiles[CPU_SPLIT_TILES]. */
+static cpu_softmax attention_weigh_tiles(const attention_batch *b, int32_t q, float *tiles) {
+  const int32_t end = cpu_keys_end(b->a, 0), to = end < b->from + OPS_SPLIT ? end : b->from + OPS_SPLIT;
+  const float *scores = b->scores + (size_t)q * (size_t)b->a->stride;
+  cpu_softmax s = attention_weigh(b, q, to);
+  s.sum = 0;
+  for (int32_t t = 0; t < CPU_SPLIT_TILES; t++) {
+    const bool seen = b->from + t * OPS_TILE < to; /* scores are weights up to the end of the chunk */
+    tiles[t] = seen ? cpu_tile_sum(scores + t * OPS_TILE) : 0.0f;
+    s.sum += tiles[t];
+  }
+  return s;
+}
+
+static void attention_mass(const cpu_attention *a, const cpu_mass *m) {
+  const int32_t batches = (a->heads + BATCH - 1) / BATCH;
+  for (int32_t i = 0; i < batches; i++) {
+    attention_batch b = attention_batch_at(a, i, batches);
+    attention_pack_queries(&b);
+  }
+  for (int32_t s = a->split; s < a->split_end; s++) {
+    for (int32_t i = 0; i < batches; i++) {
+      attention_batch b = attention_batch_at(a, i, batches);
+      b.from = s * OPS_SPLIT;
+      attention_score_split(&b, &passes_by_count[a->type][b.count]);
+      for (int32_t q = 0; q < b.count; q++) {
+        const size_t part = (size_t)(b.first + q) * (size_t)m->splits + (size_t)s;
+        m->sums[part] = attention_weigh_tiles(&b, q, m->tiles + part * CPU_SPLIT_TILES);
+      }
+    }
+  }
 }
 
 static void attention_join_splits(const cpu_attention *a) {

@@ -76,6 +76,7 @@ static void copy_row(cpu_row *to, const device_kv *k, const ops_row *r) {
   *to = (cpu_row){.kv = k ? &k->sequences[r->sequence] : NULL,
                   .token = r->token,
                   .position = r->position,
+                  .rope_shift = r->rope_shift,
                   .length = r->length,
                   .path_count = r->path_count};
 }

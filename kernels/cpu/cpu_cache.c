@@ -243,7 +243,7 @@ static void rope_row(void *context, int32_t i, int32_t thread) {
   float *cosines = j->angles + (size_t)i * 2 * (size_t)j->dim, *sines = cosines + j->dim;
   for (int32_t p = 0; p < j->dim / 2; p++) {
     float cosine, sine;
-    rope_angle(j->frequency[p], j->rows[i].position, j->times, &cosine, &sine);
+    rope_angle(j->frequency[p], j->rows[i].position + j->rows[i].rope_shift, j->times, &cosine, &sine);
     cosines[2 * p] = cosines[2 * p + 1] = cosine;
     sines[2 * p] = -sine;
     sines[2 * p + 1] = sine;

@@ -48,7 +48,7 @@ typedef struct cpu_kv {
  * Staged rows count from stage_at, a multiple of OPS_TILE, which the rows of one sequence share. */
 typedef struct cpu_row {
   const cpu_kv *kv;
-  int32_t token, position;
+  int32_t token, position, rope_shift;
   int32_t length, path_count;
   const int32_t *path;
   int32_t stage_at;
@@ -118,6 +118,15 @@ typedef struct cpu_attention {
   float *queries;    /* [head_dim][rows * heads], batch by batch */
   cpu_softmax *sums; /* [rows * heads]: of the splits so far */
 } cpu_attention;
+
+/* What some splits of an attention of one row, all of whose keys are committed, come to for op `mass`. */
+typedef struct cpu_mass {
+  int32_t splits;    /* of the row */
+  cpu_softmax *sums; /* [heads][splits] a split's largest score, and the sum of its tiles */
+  float *tiles;      /* [heads][splits * CPU_SPLIT_TILES] their sums of exp(score - largest) */
+} cpu_mass;
+
+#define CPU_SPLIT_TILES (OPS_SPLIT / OPS_TILE)
 
 #define CPU_SEES_NOTHING ((cpu_softmax){-INFINITY, -1.0f})
 
@@ -240,6 +249,7 @@ typedef struct cpu_kernels {
   void (*store)(ops_kv_type type, void *to, int32_t stride, const float *x, int32_t n);
   void (*attention)(const cpu_attention *a);
   void (*attention_join)(const cpu_attention *a); /* y from the parts of a's splits; no scratch is used */
+  void (*mass)(const cpu_attention *a, const cpu_mass *m);
   void (*swiglu)(float *y, const float *gate, const float *up, int32_t n);
   cpu_sample *sample;
   cpu_rank_outputs *rank;

@@ -124,6 +124,14 @@ PORTABLE float cpu_silu(float x) {
   return x / (1.0f + cpu_exp(-x));
 }
 
+/* The sum of a tile's weights, in halves (ops.h: mass). */
+PORTABLE float cpu_tile_sum(const float e[16]) {
+  float s[8];
+  for (int i = 0; i < 8; i++) s[i] = e[i] + e[i + 8];
+  for (int i = 0; i < 4; i++) s[i] += s[i + 4];
+  return (s[0] + s[2]) + (s[1] + s[3]);
+}
+
 /* The fixed tree over the lanes of a sum. */
 PORTABLE float cpu_lane_sum(const float s[CPU_LANES]) {
   return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));

@@ -81,6 +81,7 @@ typedef struct cpu_device {
   int32_t rope_dim;
   cpu_buffer scores; /* of attention: the threads' scratch */
   cpu_buffer splits; /* of attention: what each piece of the splits came to */
+  cpu_buffer mass;   /* of mass: what each split came to */
   cpu_buffer logits; /* float [logit_count + rank_count][vocab] */
   cpu_rankers rankers;
   cpu_capture captures[OPS_CAPTURES_MAX];
@@ -212,3 +213,6 @@ int32_t cpu_committed_rows(const ops_kv_shape *s);
 
 /* --- cpu_attention.c --- */
 void cpu_attention_op(device *d, int32_t layer, int32_t view, const device_act *q, device_act *y);
+
+/* --- cpu_mass.c --- */
+void cpu_mass_op(device *d, int32_t layer, const device_act *q, bool add, device_act *y);

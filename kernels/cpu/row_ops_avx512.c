@@ -109,6 +109,7 @@ const cpu_kernels cpu_kernels_avx512 = {
     .store = cpu_store_avx2,
     .attention = cpu_attention_avx512,
     .attention_join = cpu_attention_join_avx512,
+    .mass = cpu_mass_avx512,
     .swiglu = swiglu_avx512,
     .sample = cpu_sample_avx512,
     .rank = cpu_rank_outputs_avx512,

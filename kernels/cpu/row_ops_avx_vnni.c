@@ -23,6 +23,7 @@ const cpu_kernels cpu_kernels_avx_vnni = {
     .store = cpu_store_avx2,
     .attention = cpu_attention_avx2,
     .attention_join = cpu_attention_join_avx2,
+    .mass = cpu_mass_avx2,
     .swiglu = cpu_swiglu_avx2,
     .sample = cpu_sample_avx2,
     .rank = cpu_rank_outputs_avx2,

@@ -179,6 +179,35 @@ static ALWAYS_INLINE void join_queries(const cpu_attention *a) {
   }
 }
 
+/* What a split comes to for one query; tiles [CPU_SPLIT_TILES]. */
+static ALWAYS_INLINE cpu_softmax mass_split(const cpu_attention *a, const float *q, int32_t from, int32_t end,
+                                            float *tiles) {
+  cpu_softmax s = {-INFINITY, 0.0f};
+  const int32_t to = end < from + OPS_SPLIT ? end : from + OPS_SPLIT;
+  for (int32_t p = from; p < to; p++) {
+    a->scores[p - from] = dot_with_key(a, a->row, p, q) * a->scale;
+    s.largest = a->scores[p - from] > s.largest ? a->scores[p - from] : s.largest;
+  }
+  for (int32_t t = 0; t < CPU_SPLIT_TILES; t++) {
+    float e[OPS_TILE] = {0};
+    for (int32_t i = 0; i < OPS_TILE && from + t * OPS_TILE + i < to; i++)
+      e[i] = cpu_exp(a->scores[t * OPS_TILE + i] - s.largest);
+    tiles[t] = cpu_tile_sum(e);
+    s.sum += tiles[t];
+  }
+  return s;
+}
+
+static ALWAYS_INLINE void mass_heads(const cpu_attention *a, const cpu_mass *m) {
+  for (int32_t h = 0; h < a->heads; h++) {
+    for (int32_t s = a->split; s < a->split_end; s++) {
+      const size_t part = (size_t)h * (size_t)m->splits + (size_t)s;
+      m->sums[part] = mass_split(a, a->q + cpu_query_at(a, h), s * OPS_SPLIT, cpu_keys_end(a, 0),
+                                 m->tiles + part * CPU_SPLIT_TILES);
+    }
+  }
+}
+
 /* The same C twice: where the processor has it, fmaf is an instruction and no call, which each start waits
  * for in the self-test. The bits are those of fmaf. */
 #define WITH_FMA __attribute__((target("avx2,fma")))
@@ -189,6 +218,10 @@ WITH_FMA static void attention_queries_fma(const cpu_attention *a) {
 
 WITH_FMA static void join_queries_fma(const cpu_attention *a) {
   join_queries(a);
+}
+
+WITH_FMA static void mass_heads_fma(const cpu_attention *a, const cpu_mass *m) {
+  mass_heads(a, m);
 }
 
 static bool has_fma(void) {
@@ -207,6 +240,13 @@ void cpu_attention_join_c(const cpu_attention *a) {
     join_queries_fma(a);
   else
     join_queries(a);
+}
+
+void cpu_mass_c(const cpu_attention *a, const cpu_mass *m) {
+  if (has_fma())
+    mass_heads_fma(a, m);
+  else
+    mass_heads(a, m);
 }
 
 void cpu_swiglu_c(float *y, const float *gate, const float *up, int32_t n) {
@@ -230,6 +270,7 @@ const cpu_kernels cpu_kernels_c = {
     .store = cpu_store_c,
     .attention = cpu_attention_c,
     .attention_join = cpu_attention_join_c,
+    .mass = cpu_mass_c,
     .swiglu = cpu_swiglu_c,
     .sample = cpu_sample_c,
     .rank = cpu_rank_outputs_c,

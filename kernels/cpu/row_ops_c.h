@@ -10,4 +10,5 @@ void cpu_rope_c(float *y, const float *x, const float *cosine, const float *sine
 void cpu_store_c(ops_kv_type type, void *to, int32_t stride, const float *x, int32_t n);
 void cpu_attention_c(const cpu_attention *a);
 void cpu_attention_join_c(const cpu_attention *a);
+void cpu_mass_c(const cpu_attention *a, const cpu_mass *m);
 void cpu_swiglu_c(float *y, const float *gate, const float *up, int32_t n);

@@ -212,6 +212,14 @@ size_t cuda_attention_floats(cuda_kv kv, int32_t bucket, cuda_runs runs, int32_t
 void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_runs runs, cuda_kv kv, int32_t layer,
                     int32_t view, int32_t heads, int32_t positions, const float *q, float *y, float *scratch);
 
+/* Floats of scratch that cuda_mass needs for a bucket of captured rows. */
+size_t cuda_mass_floats(int32_t bucket, int32_t heads, int32_t positions);
+
+/* y [rows][kv.context / OPS_TILE], rows capture_rows: what the tiles of their committed keys weigh. bucket:
+ * as of cuda_capture; positions: as of cuda_attention. */
+void cuda_mass(cudaStream_t stream, cuda_rows rows, int32_t bucket, cuda_kv kv, int32_t layer, int32_t heads,
+               int32_t positions, const float *q, bool add, float *y, float *scratch);
+
 /* Staged rows path[0..count) become the sequence's committed rows length.., in all layers. path is the host's
  * memory, and its own again when this returns. */
 void cuda_commit(cudaStream_t stream, cuda_kv kv, int32_t sequence, const int32_t *path, int32_t count,

@@ -276,8 +276,8 @@ bool cuda_batch_open(cuda_device *d) {
 
 void cuda_batch_close(cuda_device *d) {
   cuda_forward *f = &d->forward;
-  device_memory *all[] = {f->upload.device, f->supplies.device, f->rope,   f->gated,
-                          f->scratch,       f->logits,          f->sample, f->rank};
+  device_memory *all[] = {f->upload.device, f->supplies.device, f->rope,   f->gated, f->scratch,
+                          f->mass,          f->logits,          f->sample, f->rank};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) cuda_memory_drop(&d->base, all[i]);
   cuda_memory_unpin(f->upload.host);
   cuda_memory_unpin(f->supplies.host);

@@ -199,6 +199,7 @@ static const device_table table = {
     .rope = cuda_ops_rope,
     .rope_store = cuda_ops_rope_store,
     .attention = cuda_ops_attention,
+    .mass = cuda_ops_mass,
     .head = cuda_ops_head,
     .rank = cuda_ops_rank,
     .end = cuda_wait_end,

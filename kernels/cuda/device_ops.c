@@ -287,6 +287,25 @@ void cuda_ops_attention(device *base, int32_t layer, int32_t view, const device_
   op->scratch = a->floats > 0 ? f->scratch->at : NULL;
 }
 
+void cuda_ops_mass(device *base, int32_t layer, const device_act *q, bool add, device_act *y) {
+  cuda_device *d = cuda_device_of(base);
+  cuda_forward *f = &d->forward;
+  assert(f->kv && f->capture_count > 0 && y->columns == f->kv->kernels.context / OPS_TILE);
+  int32_t heads = q->columns / f->kv->kernels.head_dim, bucket = cuda_batch_bucket(f->capture_count);
+  if (!room(d, &f->mass, cuda_mass_floats(bucket, heads, f->positions) * sizeof(float))) return;
+  cuda_op *op = record(d, CUDA_OP_MASS, f->rows);
+  if (!op) return;
+  op->kv = f->kv->kernels;
+  op->layer = layer;
+  op->heads = heads;
+  op->positions = f->positions;
+  op->bucket = bucket;
+  op->x.f32 = act_floats(q);
+  op->add = add;
+  op->y = act_floats(y);
+  op->scratch = f->mass->at;
+}
+
 static void record_logits(cuda_device *d, const device_weight *w, const device_act *x) {
   cuda_op *op = record(d, CUDA_OP_LINEAR, d->forward.head);
   if (!op) return;

@@ -46,6 +46,7 @@ typedef enum {
   CUDA_OP_ROPE,
   CUDA_OP_ROPE_STORE,
   CUDA_OP_ATTENTION,
+  CUDA_OP_MASS,
   CUDA_OP_SAMPLE,
   CUDA_OP_RANK,
   CUDA_OP_KINDS
@@ -65,6 +66,7 @@ typedef struct cuda_op {
   void *scratch;
   cuda_kv kv;
   bool normed; /* a linear's: its input is `norm`, which nobody else reads */
+  bool add;    /* a mass's: it is added to what is there */
   bool stores; /* a linear's: it makes q, k and v, and does the work of a rope_store too */
   cuda_norm_source norm;
   cuda_linear_job jobs[CUDA_JOBS_MAX]; /* swiglu: gate and up */
@@ -134,7 +136,7 @@ typedef struct cuda_forward {
   cuda_captured captures[OPS_CAPTURES_MAX];
   int32_t capture_count, captures_made;
   bool begun, failed;
-  device_memory *rope, *gated, *scratch, *logits, *sample,
+  device_memory *rope, *gated, *scratch, *mass, *logits, *sample,
       *rank;    /* grown between forwards, never during one */
   int32_t *ids; /* pinned, the device writes it */
   int32_t ids_capacity;
@@ -238,6 +240,7 @@ void cuda_ops_rope(device *d, const device_rope *r);
 void cuda_ops_rope_store(device *d, int32_t layer, const device_rotary *r, device_act *q, const device_act *k,
                          const device_act *v);
 void cuda_ops_attention(device *d, int32_t layer, int32_t view, const device_act *q, device_act *y);
+void cuda_ops_mass(device *d, int32_t layer, const device_act *q, bool add, device_act *y);
 void cuda_ops_head(device *d, const device_weight *w, const device_act *x);
 void cuda_ops_rank(device *d, device_ids ids);
 

@@ -12,7 +12,8 @@
 static __global__ void rope_angles(cuda_rows rows, const float *frequency, int32_t dim, float times,
                                    float *angles) {
   const int32_t row = (int32_t)blockIdx.x, count = rows.batch->row_count;
-  const int32_t position = row < count ? rows.batch->rows[row].position : 0;
+  const ops_row r = row < count ? rows.batch->rows[row] : ops_row();
+  const int32_t position = r.position + r.rope_shift;
   float *cosines = angles + (size_t)row * 2 * (size_t)dim, *sines = cosines + dim;
   device_let_next_begin();
   for (int32_t first = 0; first < dim / 2; first += ROPE_THREADS) {

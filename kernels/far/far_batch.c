@@ -121,6 +121,8 @@ static void check_row(const ops_batch *b, int32_t row, const far_thing *kv) {
   far_require(r->sequence >= 0 && r->sequence < kv->shape.sequences, "a row's sequence is one of the cache");
   far_require(r->position >= 0 && r->position < kv->shape.context && r->length >= 0 && r->path_count >= 0,
               "a row's numbers are in their ranges");
+  far_require(r->rope_shift >= -r->position && r->rope_shift <= INT32_MAX - r->position,
+              "a row's rotary position is a position");
   if (row == 0 || b->rows[row - 1].sequence != r->sequence) {
     far_require(!kv->seen[r->sequence], "rows of one sequence are side by side");
     kv->seen[r->sequence] = true;

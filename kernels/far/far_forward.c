@@ -352,6 +352,29 @@ static void far_attention(device *d, int32_t layer, int32_t view, const device_a
   *(attention_args *)far_queue_add(&f->queue, run_attention, sizeof a) = a;
 }
 
+typedef struct mass_args {
+  int32_t layer;
+  device_act *q, *y;
+  bool add;
+} mass_args;
+
+static void run_mass(void *context, void *p) {
+  device *inner = ((far_device *)context)->inner;
+  mass_args *a = p;
+  inner->table->mass(inner, a->layer, a->q, a->add, a->y);
+}
+
+static void far_mass(device *d, int32_t layer, const device_act *q, bool add, device_act *y) {
+  far_device *f = recording(d);
+  const ops_kv_shape *s = shape_for(f, layer);
+  int32_t columns = query_columns(f, q, s), rows = f->forward.rows;
+  far_require(f->forward.captured_rows > 0, "a mass has rows whose keys it weighs");
+  far_require(q != y, "a mass writes other activations than it reads");
+  mass_args a = {layer, act_of(f, q, rows, columns)->inner, act_of(f, y, rows, s->context / OPS_TILE)->inner,
+                 add};
+  *(mass_args *)far_queue_add(&f->queue, run_mass, sizeof a) = a;
+}
+
 static void run_head(void *context, void *p) {
   device *inner = ((far_device *)context)->inner;
   embed_args *a = p;
@@ -459,6 +482,7 @@ void far_device_forward_functions(device_table *t) {
   t->supply = far_supply;
   t->embed = far_embed;
   t->capture = far_capture;
+  t->mass = far_mass;
   t->norm = far_norm;
   t->linear = far_linear;
   t->linear_swiglu = far_linear_swiglu;

@@ -161,6 +161,11 @@ static void fake_attention(device *d, int32_t layer, int32_t view, const device_
   fake_log(d, "attention:%d:%d ", layer, view);
 }
 
+static void fake_mass(device *d, int32_t layer, const device_act *q, bool add, device_act *y) {
+  (void)q, (void)y;
+  fake_log(d, "mass:%d:%d ", layer, add);
+}
+
 static void fake_head(device *d, const device_weight *w, const device_act *x) {
   (void)x;
   fake_log(d, "head:%d ", w->rows);
@@ -224,6 +229,7 @@ device *fake_open(bool *closed) {
                                      .rope = fake_rope,
                                      .rope_store = fake_rope_store,
                                      .attention = fake_attention,
+                                     .mass = fake_mass,
                                      .head = fake_head,
                                      .rank = fake_rank,
                                      .end = fake_end,

@@ -23,7 +23,8 @@ static rope make_rope(int32_t dim, float times) {
 
 static std::vector<float> angles_of(const rope &r, const test_batch &b) {
   std::vector<float> angles(b.rows.size() * 2 * (size_t)r.dim);
-  for (size_t i = 0; i < b.rows.size(); i++) rope_row(&r, b.rows[i].position, &angles[i * 2 * (size_t)r.dim]);
+  for (size_t i = 0; i < b.rows.size(); i++)
+    rope_row(&r, b.rows[i].position + b.rows[i].rope_shift, &angles[i * 2 * (size_t)r.dim]);
   return angles;
 }
 
@@ -50,6 +51,9 @@ static void angles_are_those_of_the_model(void **state) {
     add_row(&b, 0, p + 1, {});
     b.rows.back().position = p;
   }
+  add_row(&b, 0, 100, {});
+  b.rows.back().position = 99;
+  b.rows.back().rope_shift = 5000;
   upload_batch(&b);
   for (int32_t dim : {2, 64, 80, 512}) {
     rope r = make_rope(dim, dim == 64 ? 1 : 1.1877f);

@@ -19,7 +19,7 @@ typedef struct fixture {
   device_memory *m;
   device_weight w, query, key, head;
   device_vector norm;
-  device_act *x, *y, *z, *q, *k, *v; /* y is an input */
+  device_act *x, *y, *z, *q, *k, *v, *mass; /* y is an input */
   device_kv *kv;
 } fixture;
 
@@ -49,6 +49,7 @@ static void open_things(fixture *f) {
   f->q = CALL(f, act, ROWS, QUERY_HEADS * HEAD_DIM, false);
   f->k = CALL(f, act, ROWS, KV_HEADS * HEAD_DIM, false);
   f->v = CALL(f, act, ROWS, KV_HEADS * HEAD_DIM, false);
+  f->mass = CALL(f, act, ROWS, 64 / OPS_TILE, false);
   ops_kv_shape s = {.layers = 2,
                     .kv_heads = KV_HEADS,
                     .head_dim = HEAD_DIM,
@@ -69,7 +70,7 @@ static int open_fixture(void **state) {
 
 static int close_fixture(void **state) {
   fixture *f = *state;
-  device_act *acts[] = {f->x, f->y, f->z, f->q, f->k, f->v};
+  device_act *acts[] = {f->x, f->y, f->z, f->q, f->k, f->v, f->mass};
   for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) CALL(f, act_drop, acts[i]);
   CALL(f, kv_close, f->kv);
   CALL(f, drop, f->m);
@@ -84,7 +85,7 @@ static int close_fixture(void **state) {
 
 typedef struct rows {
   ops_row rows[2];
-  int32_t paths[3], first[3], heads[3], tokens[3];
+  int32_t paths[3], first[3], heads[3], tokens[3], captured[1];
   ops_span spans[2];
   ops_ranking rankings[1];
   ops_sampling choices[1];
@@ -97,6 +98,7 @@ static const rows ROWS_OF_TEST = {
     .first = {0, 1, 2},
     .heads = {0, 1, 1},
     .tokens = {31, 32, 33},
+    .captured = {1},
     .spans = {{0, 5}, {0, 6}},
     .rankings = {{.options = {.top_p = 1, .repeat_penalty = 1},
                   .position = 78,
@@ -120,7 +122,9 @@ static ops_batch batch_of(const rows *r) {
                      .rankings = r->rankings,
                      .tokens = r->tokens,
                      .token_count = 3,
-                     .choices = r->choices};
+                     .choices = r->choices,
+                     .capture_rows = r->captured,
+                     .capture_count = 1};
 }
 
 static void prepare(fixture *f) {
@@ -137,6 +141,7 @@ static void queue_ops(fixture *f) {
   memset(jobs, 0, sizeof jobs);
   CALL(f, rope, &(device_rope){.frequency = f->norm, .dim = HEAD_DIM});
   CALL(f, rope_store, 1, &(device_rotary){.q_norm = f->norm}, f->q, f->k, f->v);
+  CALL(f, mass, 1, f->q, true, f->mass);
   CALL(f, attention, 1, 0, f->q, f->z);
   CALL(f, linear_swiglu, &f->w, &f->w, f->y, f->x);
   CALL(f, norm, f->x, true, f->norm, 0.25f, f->y);
@@ -222,7 +227,8 @@ static void nothing_happens_before_wait(void **state) {
   assert_null(strstr(f->inner->log, "commit"));
   assert_int_equal(CALL(f, wait, NULL), OPS_OK);
 #define OPS                                                                                                  \
-  "begin:11:2 embed:32 norm:0:0.5 linear:32:0 16:0 rope:8 store:1 attention:1:0 swiglu:32 norm:1:0.25 "      \
+  "begin:11:2 embed:32 norm:0:0.5 linear:32:0 16:0 rope:8 store:1 mass:1:1 attention:1:0 swiglu:32 "         \
+  "norm:1:0.25 "                                                                                             \
   "head:5 rank:7 end wait "
   assert_string_equal(f->inner->log, "stage map:0:5,2 " OPS "commit:0:3,9:4 " OPS);
 }
@@ -569,6 +575,28 @@ static void view_that_is_not_there(fixture *f, void *p) {
   CALL(f, attention, 0, 1, f->q, f->z);
 }
 
+static void mass_of_no_row(fixture *f, void *p) {
+  (void)p;
+  rows r = ROWS_OF_TEST;
+  ops_batch b = batch_of(&r);
+  b.capture_count = 0;
+  CALL(f, begin, f->kv, &b);
+  CALL(f, mass, 0, f->q, false, f->mass);
+}
+
+static void mass_of_another_context(fixture *f, void *p) {
+  (void)p;
+  begin_with(f, &ROWS_OF_TEST);
+  CALL(f, mass, 0, f->q, false, f->z);
+}
+
+static void row_rotated_before_the_first_position(fixture *f, void *p) {
+  (void)p;
+  rows r = ROWS_OF_TEST;
+  r.rows[0].rope_shift = -5;
+  begin_with(f, &r);
+}
+
 static void store_without_rope(fixture *f, void *p) {
   (void)p;
   begin_with(f, &ROWS_OF_TEST);
@@ -640,6 +668,9 @@ static void a_broken_rule_ends_the_program(void **state) {
                                 linear_of_no_input,
                                 weight_past_its_memory,
                                 store_without_rope,
+                                mass_of_no_row,
+                                mass_of_another_context,
+                                row_rotated_before_the_first_position,
                                 view_that_is_not_there,
                                 path_that_descends,
                                 one_staged_row_twice,

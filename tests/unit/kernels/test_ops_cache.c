@@ -336,6 +336,42 @@ static void sequences_share_blocks(void **state) {
   on_every_device(check_tables);
 }
 
+/* --- rotary positions --- */
+
+/* The same query at two positions, one of which is as much farther on as the other one's rope_shift says. */
+static void check_shift(cache *k, const attention_case *c, const rows_data *d) {
+  device *dev = k->d;
+  const int32_t row = c->heads * c->head_dim, column = c->kv_heads * c->head_dim;
+  const ops_row rows[] = {{.position = 3, .length = 4, .rope_shift = 30},
+                          {.position = 33, .length = 34, .sequence = 1}};
+  float *twice = malloc((size_t)(2 * row) * sizeof *twice);
+  append(k, c, d, 0, 0, 3);
+  append(k, c, d, 1, 0, 33);
+  memcpy(twice, d->q, (size_t)row * sizeof *twice);
+  memcpy(twice + row, d->q, (size_t)row * sizeof *twice);
+  device_act *q = act_of(dev, 2, row, false, twice), *key = act_of(dev, 2, column, false, d->k),
+             *value = act_of(dev, 2, column, false, d->v);
+  device_vector frequency = upload_floats(dev, d->frequency, (size_t)c->rope_dim / 2);
+  assert_true(dev->table->begin(dev, k->kv, &(ops_batch){.rows = rows, .row_count = 2}));
+  dev->table->rope(dev, &(device_rope){frequency, c->rope_dim, 1});
+  dev->table->rope_store(dev, 0, &(device_rotary){.eps = 1}, q, key, value);
+  end_rows(dev);
+  float *got = read_act(dev, q, 2, row);
+  assert_memory_equal(got, got + row, (size_t)row * sizeof *got);
+  assert_memory_not_equal(got, twice, (size_t)row * sizeof *got);
+  free(got);
+  free(twice);
+  drop_vector(dev, frequency);
+  dev->table->act_drop(dev, q);
+  dev->table->act_drop(dev, key);
+  dev->table->act_drop(dev, value);
+}
+
+static void a_row_is_rotated_by_its_shift(void **state) {
+  (void)state;
+  on_every_device(check_shift);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(commit_moves_rows),
@@ -351,6 +387,7 @@ int main(void) {
       cmocka_unit_test(a_forward_of_some_layers_loses_no_commit),
       cmocka_unit_test(other_forwards_lose_no_commit),
       cmocka_unit_test(sequences_share_blocks),
+      cmocka_unit_test(a_row_is_rotated_by_its_shift),
   };
   return cmocka_run_group_tests(tests, open_devices, close_devices);
 }

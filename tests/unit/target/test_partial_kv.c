@@ -1,0 +1,401 @@
+/* libs: target : far */
+/* Partial KV: which blocks are shown; guesses over a view that shows every block are plain decoding's tokens;
+ * and an engine that guesses over a few blocks gives plain decoding's tokens all the same. */
+#include "target_worker/engine.h"
+#include "tests/support/models.h"
+#include "tests/support/random.h"
+
+enum {
+  CONTEXT = 400,
+  PROMPT = 40,
+  OUTPUT = 280,
+  SLOTS = 3,
+  SEQUENCES = SLOTS + 1, /* the last one is for plain decoding */
+  EACH = (CONTEXT + KV_BLOCK - 1) / KV_BLOCK
+};
+
+/* --- which blocks --- */
+
+typedef struct choice {
+  partial_options options;
+  int32_t rows;
+  float mass[12];
+  int32_t count, blocks[12];
+} choice;
+
+static void blocks_that_weigh_most_are_shown(void **state) {
+  (void)state;
+  static const choice choices[] = {
+      {{1, 2, 2, 0, 0}, 160, {9, 1, 5, 2, 7, 3, 0, 8, 4, 6}, 5, {0, 4, 7, 8, 9}},
+      {{1, 2, 2, 0, 0}, 145, {9, 1, 5, 2, 7, 3, 0, 8, 4, 6}, 5, {0, 4, 7, 8, 9}}, /* the last one has a row */
+      {{0, 3, 1, 0, 0}, 160, {1, 1, 1, 1, 2, 1, 1, 1, 1, 1}, 4, {0, 1, 4, 9}},    /* the earlier ones */
+      {{2, 0, 3, 0, 0}, 160, {9, 1, 5, 2, 7, 3, 0, 8, 4, 6}, 5, {0, 1, 7, 8, 9}},
+      {{1, 9, 2, 0, 0}, 80, {1, 2, 3, 4, 5}, 5, {0, 1, 2, 3, 4}}, /* all */
+      {{4, 2, 4, 0, 0}, 96, {1, 2, 3, 4, 5, 6}, 6, {0, 1, 2, 3, 4, 5}},
+      {{2, 1, 4, 0, 0}, 17, {1, 2}, 2, {0, 1}},
+      {{2, 1, 4, 0, 0}, 1, {1}, 1, {0}},
+      {{1, 2, 1, 0, 0}, 96, {9, 0, 0, 0, 0, 9}, 4, {0, 1, 2, 5}}, /* nothing is known of them */
+  };
+  for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
+    const choice *c = &choices[i];
+    float room[12];
+    int32_t got[12];
+    assert_int_equal(partial_choose(&c->options, c->mass, c->rows, room, got), c->count);
+    assert_memory_equal(got, c->blocks, (size_t)c->count * sizeof *got);
+  }
+}
+
+/* --- a model, and plain decoding --- */
+
+typedef struct setup {
+  gguf_builder bytes;
+  model_file *file;
+  model *model;
+  kv_cache *kv;
+  mem mem;
+} setup;
+
+static bool virtual_cache;
+
+static void map_sequence(kv_cache *kv, int32_t seq) {
+  int32_t blocks[EACH];
+  for (int32_t i = 0; i < EACH; i++) blocks[i] = i * SEQUENCES + seq;
+  if (virtual_cache) kv_map(kv, seq, blocks, EACH, 0);
+}
+
+static setup *open_setup(void) {
+  setup *s = calloc(1, sizeof *s);
+  err e = {0};
+  s->file = support_tiny_file(&s->bytes);
+  device *d = support_open_device(support_device(), OPS_MATH_INT8, 2, &s->mem);
+  if (model_open(&s->model, s->file, d, &(model_options){0}, &s->mem, &e)) fail_msg("%s", e.text);
+  kv_options o = {.sequences = SEQUENCES, .context = CONTEXT, .type = KV_F16, .views = SLOTS};
+  if (virtual_cache) o.blocks = SEQUENCES * EACH;
+  if (kv_open(&s->kv, d, model_shape(s->model), &o, &s->mem, &e)) fail_msg("%s", e.text);
+  return s;
+}
+
+static void close_setup(setup *s) {
+  kv_close(s->kv);
+  support_close_model(s->model);
+  model_file_close(s->file);
+  gb_free(&s->bytes);
+  free(s);
+}
+
+typedef struct text {
+  sampler_options sampling;
+  model_sampling choosing;
+  int32_t tokens[PROMPT + OUTPUT];
+} text;
+
+static text make_text(setup *s, int32_t seq, float temperature, uint64_t seed) {
+  text t = {.sampling = {.temperature = temperature, .top_p = 1, .repeat_penalty = 1, .seed = seed}};
+  uint64_t random = 11 + seed;
+  t.choosing = (model_sampling){sampler_scale(&t.sampling), seed, 0};
+  for (int32_t i = 0; i < PROMPT; i++)
+    t.tokens[i] = (int32_t)random_below(&random, (uint32_t)SUPPORT_TINY_VOCAB);
+  for (int32_t i = 0; i + 1 < PROMPT + OUTPUT; i++) {
+    model_segment one = {
+        .seq = seq, .kind = MODEL_APPEND, .count = 1, .tokens = &t.tokens[i], .sampling = &t.choosing};
+    assert_int_equal(model_forward(s->model, s->kv, &one, 1), ERR_OK);
+    if (i + 1 >= PROMPT) t.tokens[i + 1] = model_sampled(s->model, 0, 0);
+  }
+  assert_int_equal(kv_rollback(s->kv, seq, 0), ERR_OK);
+  return t;
+}
+
+static void append(setup *s, int32_t seq, const int32_t *tokens, int32_t count) {
+  const model_segment rows = {
+      .seq = seq, .kind = MODEL_APPEND, .count = count, .tokens = tokens, .no_logits = true};
+  assert_int_equal(model_forward(s->model, s->kv, &rows, 1), ERR_OK);
+}
+
+/* --- guesses --- */
+
+static int32_t acquire(setup *s) {
+  const int32_t seq = kv_acquire(s->kv);
+  assert_true(seq >= 0);
+  map_sequence(s->kv, seq);
+  return seq;
+}
+
+/* What a plan says is worth guessing; -1: the pass does not weigh either. */
+static int32_t worth_of(partial_kv *p, int32_t slot, uint64_t session, int32_t rows, int32_t most) {
+  int32_t worth;
+  const bool weighs = partial_kv_plan(p, slot, session, rows, most, &worth);
+  assert_true(weighs || worth == 0);
+  return weighs ? worth : -1;
+}
+
+/* Plain passes have been measured. */
+static void measure_plain(partial_kv *p, double us) {
+  for (int32_t i = 0; i < 40; i++) partial_kv_measured(p, 0, us);
+}
+
+/* The row of the token after the first `rows` weighs the blocks of these. */
+static void weigh(setup *s, partial_kv *p, int32_t slot, int32_t seq, const text *t, int32_t rows) {
+  model_segment one = {
+      .seq = seq, .kind = MODEL_APPEND, .count = 1, .tokens = &t->tokens[rows], .weighs = true};
+  assert_int_equal(model_forward(s->model, s->kv, &one, 1), ERR_OK);
+  assert_non_null(model_mass(s->model, 0));
+  worth_of(p, slot, 7, rows, 1);
+  partial_kv_passed(p, slot, 7, rows, model_mass(s->model, 0), 0, 0);
+  assert_int_equal(kv_rollback(s->kv, seq, rows), ERR_OK);
+}
+
+/* All blocks are shown, and the lengths are at every place of a block. */
+static void all_blocks_guess_what_plain_decoding_says(void **state) {
+  (void)state;
+  setup *s = open_setup();
+  err e = {0};
+  partial_kv *p;
+  const partial_options all = {0, EACH, PARTIAL_WINDOW_MIN, 1, 0};
+  const int32_t seqs[] = {acquire(s), acquire(s)};
+  text texts[] = {make_text(s, seqs[0], 0, 1), make_text(s, seqs[1], 0.8f, 2)};
+  partial_chain chains[2], *both[2] = {&chains[0], &chains[1]};
+  assert_int_equal(partial_kv_open(&p, &all, s->model, s->kv, SLOTS, CONTEXT, &e), ERR_OK);
+  measure_plain(p, 1e9);
+  for (int32_t rows = PROMPT; rows < PROMPT + 40; rows++) {
+    for (int32_t i = 0; i < 2; i++) {
+      append(s, seqs[i], texts[i].tokens + kv_length(s->kv, seqs[i]),
+             rows + 100 * i - kv_length(s->kv, seqs[i]));
+      weigh(s, p, i, seqs[i], &texts[i], rows + 100 * i);
+      chains[i] = (partial_chain){.slot = i,
+                                  .seq = seqs[i],
+                                  .session = 7,
+                                  .root = texts[i].tokens[rows + 100 * i],
+                                  .most = 9 + 8 * i,
+                                  .sampling = &texts[i].choosing};
+    }
+    partial_kv_guess(p, both, 2);
+    for (int32_t i = 0; i < 2; i++) {
+      assert_int_equal(chains[i].count, chains[i].most);
+      assert_memory_equal(chains[i].tokens, texts[i].tokens + rows + 100 * i + 1,
+                          (size_t)chains[i].count * sizeof *chains[i].tokens);
+      assert_int_equal(kv_length(s->kv, seqs[i]), rows + 100 * i);
+    }
+  }
+  assert_int_equal(partial_kv_count(p)->chains, 80);
+  assert_int_equal(partial_kv_count(p)->guessed, 40 * (9 + 17));
+  assert_int_equal(partial_kv_count(p)->forwards, 40 * 17);
+  partial_kv_close(p);
+  close_setup(s);
+}
+
+/* A chain ends with a stop token; nothing is guessed for a session that was not weighed. */
+static void chains_end_and_begin(void **state) {
+  (void)state;
+  setup *s = open_setup();
+  err e = {0};
+  partial_kv *p;
+  const partial_options all = {0, EACH, PARTIAL_WINDOW_MIN, 60, 0};
+  const int32_t seq = acquire(s);
+  const text t = make_text(s, seq, 0.8f, 5);
+  assert_int_equal(partial_kv_open(&p, &all, s->model, s->kv, SLOTS, CONTEXT, &e), ERR_OK);
+  append(s, seq, t.tokens, 70);
+  assert_int_equal(worth_of(p, 2, 7, 70, 20), -1); /* it is not known what a plain pass takes */
+  measure_plain(p, 1000);
+  assert_int_equal(worth_of(p, 2, 7, 59, 20), -1); /* below the threshold */
+  assert_int_equal(worth_of(p, 2, 7, 70, 20), 0);  /* nothing was weighed */
+  weigh(s, p, 2, seq, &t, 70);
+  assert_true(worth_of(p, 2, 7, 70, 20) > 0);
+  assert_int_equal(worth_of(p, 2, 7, 70, 3), 3);
+  assert_int_equal(worth_of(p, 2, 7, 69, 20), 0); /* rolled back below */
+  assert_int_equal(worth_of(p, 1, 7, 70, 20), 0); /* another slot */
+  assert_int_equal(worth_of(p, 2, 8, 70, 20), 0); /* another session, */
+  assert_int_equal(worth_of(p, 2, 7, 70, 20), 0); /* and so this one is new */
+  weigh(s, p, 2, seq, &t, 70);
+  int32_t stop = t.tokens[74], ends = 4;
+  for (int32_t i = 4; i > 0; i--)
+    if (t.tokens[70 + i] == stop) ends = i;
+  partial_chain c = {.slot = 2,
+                     .seq = seq,
+                     .session = 7,
+                     .root = t.tokens[70],
+                     .most = 20,
+                     .sampling = &t.choosing,
+                     .stops = &stop,
+                     .stop_count = 1},
+                *one = &c;
+  partial_kv_guess(p, &one, 1);
+  assert_int_equal(c.count, ends);
+  assert_int_equal(c.tokens[c.count - 1], stop);
+  partial_kv_close(p);
+  close_setup(s);
+}
+
+/* Chains are as long as they pay; where none does, passes are plain, and now and then one is tried. */
+static void chains_are_as_long_as_they_pay(void **state) {
+  (void)state;
+  setup *s = open_setup();
+  err e = {0};
+  partial_kv *p;
+  const partial_options few = {1, 1, PARTIAL_WINDOW_MIN, 60, 0};
+  const int32_t seq = acquire(s);
+  const text t = make_text(s, seq, 0.8f, 5);
+  const float mass[EACH] = {0};
+  assert_int_equal(partial_kv_open(&p, &few, s->model, s->kv, SLOTS, CONTEXT, &e), ERR_OK);
+  append(s, seq, t.tokens, 200);
+  measure_plain(p, 1e9);
+  weigh(s, p, 0, seq, &t, 200);
+  partial_chain c = {.slot = 0,
+                     .seq = seq,
+                     .session = 7,
+                     .root = t.tokens[200],
+                     .most = 8,
+                     .sampling = &t.choosing},
+                *one = &c;
+  for (int32_t i = 0; i < 20; i++) partial_kv_guess(p, &one, 1);   /* what a guess takes is known */
+  for (int32_t i = 0; i < 40; i++) partial_kv_measured(p, 8, 1e9); /* a pass takes very long, */
+  for (int32_t i = 0; i < 40; i++) partial_kv_passed(p, 0, 7, 200, mass, 8, 8); /* and all is right */
+  assert_int_equal(worth_of(p, 0, 7, 200, 100), PARTIAL_ROWS_MAX);
+  for (int32_t i = 0; i < 400; i++) measure_plain(p, 1e-3); /* plain passes take nothing: none pays */
+  assert_int_equal(worth_of(p, 0, 7, 200, 100), -1);
+  int32_t plain = 0, weighed = 0, tried = 0;
+  for (int32_t i = 0; i < 1300; i++) {
+    const int32_t worth = worth_of(p, 0, 7, 200, 100);
+    plain += worth < 0;
+    weighed += worth == 0;
+    tried += worth > 0;
+    if (worth >= 0) partial_kv_passed(p, 0, 7, 200, mass, worth, 0);
+  }
+  assert_int_equal(plain + weighed + tried, 1300);
+  assert_int_equal(weighed, 10);
+  assert_int_equal(tried, 10);
+  partial_kv_close(p);
+  close_setup(s);
+}
+
+/* --- the engine --- */
+
+static engine_result run(engine *g, const engine_job *job) {
+  static engine_batch batch;
+  static engine_results results;
+  batch = (engine_batch){.count = 1};
+  batch.jobs[0] = *job;
+  engine_run(g, &batch, &results);
+  return results.of[0];
+}
+
+static void read_prompt(engine *g, const text *t, int32_t slot) {
+  engine_job job = {.kind = ENGINE_PREFILL, .slot = slot, .count = PROMPT - 1};
+  memcpy(job.tokens, t->tokens, (PROMPT - 1) * sizeof *job.tokens);
+  assert_int_equal(run(g, &job).code, ERR_OK);
+}
+
+static engine_job step_of(const text *t, int32_t slot, int32_t length) {
+  engine_job job = {.kind = ENGINE_VERIFY,
+                    .slot = slot,
+                    .session = (uint64_t)slot + 1,
+                    .kv_length = length - 1,
+                    .count = 1,
+                    .sampling = t->sampling,
+                    .sampled_max = 1,
+                    .partial_most = min_i32(PARTIAL_ROWS_MAX, PROMPT + OUTPUT - length - 1)};
+  job.tokens[0] = t->tokens[length - 1];
+  job.parents[0] = -1;
+  return job;
+}
+
+static void assert_continues(const text *t, int32_t length, const engine_result *r) {
+  assert_int_equal(r->code, ERR_OK);
+  assert_true(r->sampled_count >= 1 && r->sampled_count <= r->guessed + 1 && r->guessed == r->node_count);
+  assert_memory_equal(r->sampled, t->tokens + length, (size_t)r->sampled_count * sizeof *r->sampled);
+  assert_int_equal(r->kv_length, length - 1 + r->sampled_count);
+}
+
+/* Two sessions by turns and together; a few blocks are shown. */
+static void an_engine_gives_the_plain_tokens(void **state) {
+  (void)state;
+  setup *s = open_setup();
+  err e = {0};
+  engine *g;
+  const partial_options few = {1, 1, PARTIAL_WINDOW_MIN, 60, 9};
+  const engine_options o = {
+      .model = s->model, .kv = s->kv, .sequences = SLOTS, .partial = &few, .context = CONTEXT};
+  assert_int_equal(engine_open(&g, &o, &e), ERR_OK);
+  for (int32_t i = 0; i < SLOTS; i++) map_sequence(s->kv, i); /* which the engine has taken, in order */
+  const int32_t plain = acquire(s);
+  const text texts[] = {make_text(s, plain, 0, 1), make_text(s, plain, 0.8f, 2)};
+  int32_t length[2] = {PROMPT, PROMPT};
+  static engine_batch batch;
+  static engine_results results;
+  for (int32_t i = 0; i < 2; i++) read_prompt(g, &texts[i], i);
+  while (length[0] < PROMPT + OUTPUT && length[1] < PROMPT + OUTPUT) {
+    batch = (engine_batch){.count = 2};
+    for (int32_t i = 0; i < 2; i++) batch.jobs[i] = step_of(&texts[i], i, length[i]);
+    batch.jobs[0].selfcheck = true;
+    engine_run(g, &batch, &results);
+    for (int32_t i = 0; i < 2; i++) {
+      assert_continues(&texts[i], length[i], &results.of[i]);
+      assert_false(results.of[i].selfcheck_differs);
+      length[i] += results.of[i].sampled_count;
+    }
+  }
+  for (int32_t i = 0; i < 2; i++) {
+    while (length[i] < PROMPT + OUTPUT) {
+      engine_job job = step_of(&texts[i], i, length[i]);
+      engine_result r = run(g, &job);
+      assert_continues(&texts[i], length[i], &r);
+      length[i] += r.sampled_count;
+    }
+  }
+  const partial_counters *n = engine_count_partial(g);
+  assert_true(engine_count(g)->selfchecks > 5);
+  assert_true(n->chains > 0 && n->guessed > n->accepted && n->accepted > 0 && n->failures == 0);
+  engine_close(g);
+  close_setup(s);
+}
+
+/* Jobs for which it may not guess: their tokens are ranked, or nothing is left of their budget. */
+static void an_engine_does_not_always_guess(void **state) {
+  (void)state;
+  setup *s = open_setup();
+  err e = {0};
+  engine *g;
+  const partial_options few = {1, 1, PARTIAL_WINDOW_MIN, 1, 9};
+  const engine_options o = {
+      .model = s->model, .kv = s->kv, .sequences = SLOTS, .partial = &few, .context = CONTEXT};
+  assert_int_equal(engine_open(&g, &o, &e), ERR_OK);
+  for (int32_t i = 0; i < SLOTS; i++) map_sequence(s->kv, i);
+  const int32_t plain = acquire(s);
+  const text t = make_text(s, plain, 0.8f, 2);
+  read_prompt(g, &t, 0);
+  for (int32_t i = 0; i < 12; i++) {
+    engine_job job = step_of(&t, 0, PROMPT + i);
+    if (i % 3 == 0) job.partial_most = 0;
+    if (i % 3 == 1) job.sampling.top_k = 1; /* filters rank: another token */
+    if (i % 3 == 2) job.logprobs = 1;
+    engine_result r = run(g, &job);
+    assert_int_equal(r.code, ERR_OK);
+    assert_int_equal(r.sampled_count, 1);
+    assert_int_equal(r.guessed, 0);
+  }
+  assert_int_equal(engine_count_partial(g)->guessed, 0);
+  engine_close(g);
+  close_setup(s);
+}
+
+static int choose_virtual(void **state) {
+  (void)state;
+  virtual_cache = true;
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(blocks_that_weigh_most_are_shown),
+      cmocka_unit_test(all_blocks_guess_what_plain_decoding_says),
+      cmocka_unit_test(chains_end_and_begin),
+      cmocka_unit_test(chains_are_as_long_as_they_pay),
+      cmocka_unit_test(an_engine_gives_the_plain_tokens),
+      cmocka_unit_test(an_engine_does_not_always_guess),
+  };
+  const struct CMUnitTest of_virtual[] = {
+      cmocka_unit_test(all_blocks_guess_what_plain_decoding_says),
+      cmocka_unit_test(an_engine_gives_the_plain_tokens),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL) +
+         cmocka_run_group_tests_name("virtual", of_virtual, choose_virtual, NULL);
+}

@@ -32,6 +32,9 @@
 #define STEPS  "steps "
 #define H200   STEPS "1:1,2:1.08,4:1.24,8:1.55,16:2.33,32:2.45,64:4.2,128:8"
 
+/* As H200 after 30,000 tokens: what a row reads is part of its cost */
+#define LONG STEPS "1:1,2:1.2,4:1.45,8:1.9,16:2.8,32:4.7"
+
 #define ALWAYS 1000000
 
 /* clang-format off */
@@ -86,6 +89,11 @@ static const struct row {
   {"H200: replay 0", H200, 1, 160, true, 0, REPLAY(0)},
   {"H200: replay 0.8", H200, 1, 160, true, 0, REPLAY(.8)},
   {"H200: prompt lookup", H200, 1, 160, true, 0, NGRAM},
+  {"H200, 30,000 tokens: replay 0", LONG, 1, 160, true, 0, REPLAY(0)},
+  {"H200, 30,000 tokens: replay 0.8", LONG, 1, 160, true, 0, REPLAY(.8)},
+  {"H200, 30,000 tokens: replay 0, then 0.9", LONG, 1, 160, true, 0, CHANGES(0, .9, .9)},
+  {"H200, 30,000 tokens: prompt lookup", LONG, 1, 160, true, 0, NGRAM},
+  {"H200, 30,000 tokens: lookup, a start each", LONG, 1, 160, false, 0, NGRAM},
   {"H200: eight sessions, replay 0.8", H200, 8, 160, true, 0, REPLAY(.8)},
 };
 /* clang-format on */

@@ -36,7 +36,8 @@ double cost_model_position_us(const cost_model *c) {
   if (!(c->spread > 0)) return 0;
   const cost_width *plain = &c->widths[cost_model_step_end(c, 1)];
   double usual = plain->us.count ? plain->us.mean : c->widths[0].us.mean;
-  double doubt = POLICY_SPREAD * (double)POLICY_SPREAD / (usual * usual);
+  double least = fmax(POLICY_SPREAD, POLICY_SPREAD_SHARE * plain->positions);
+  double doubt = least * least / (usual * usual);
   return fmax(0, c->slope / (c->spread + doubt));
 }
 

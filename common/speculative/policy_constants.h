@@ -17,6 +17,7 @@
 #define POLICY_DOUBT        1.5  /* of the expected time: beyond it a first sample is doubted; graphs: 3 */
 #define POLICY_AGAIN        8    /* forwards until what is doubted is measured again */
 #define POLICY_SPREAD       256  /* positions that must differ before their cost is believed: 5 % of a step */
+#define POLICY_SPREAD_SHARE 0.25 /* of those that a plain step reads, where that is more: recorded, a GPU */
 #define POLICY_PROBE        4    /* rows of a first verify, and of a prompt's end that measures one: replay */
 
 /* Prompts beside sessions that step. */

@@ -2,7 +2,9 @@
 /* The host's side of a CUDA device, over the emulated runtime: what it says when it cannot open, memory and
  * windows, graphs that are replayed with other data, out of memory, a device that is lost. What the ops
  * compute is held against the plain C device. */
+#define TANDEM_CUDA_EMULATED
 #include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/device_parts.h"
 #include "kernels/cuda/shim_runtime.h"
 #include "kernels/devices/devices.h"
 #include "kernels/devices/self_test.h"
@@ -263,6 +265,25 @@ static void a_graph_is_replayed_with_the_data_of_now(void **state) {
   assert_int_equal(a.d->counters.forwards, 9);
   close_model(&a);
   close_model(&b);
+}
+
+/* How long the thread sleeps before it asks whether a forward is over. */
+static uint64_t learnt_us(const small_model *m) {
+  const cuda_graph *g = ((cuda_device *)m->d)->forward.graph;
+  return g ? g->usual_us : 0;
+}
+
+/* The host made the graph meanwhile: the next forward, of which this is not known, would be waited for as
+ * long, and take as long by all accounts. */
+static void the_time_of_a_capture_is_not_learnt(void **state) {
+  (void)state;
+  int32_t id;
+  small_model a = open_model(open_one("emulated:0"));
+  do {
+    assert_int_equal(forward(&a, 0, 7, &id), OPS_OK);
+    assert_int_equal(learnt_us(&a) > 0, !a.prepared);
+  } while (a.prepared);
+  close_model(&a);
 }
 
 static void without_graphs_ops_are_launched_one_by_one(void **state) {
@@ -599,6 +620,7 @@ int main(void) {
       cmocka_unit_test_teardown(out_of_memory_is_no_lasting_state, reset),
       cmocka_unit_test_teardown(no_more_is_taken_than_the_options_allow, reset),
       cmocka_unit_test_teardown(a_graph_is_replayed_with_the_data_of_now, reset),
+      cmocka_unit_test_teardown(the_time_of_a_capture_is_not_learnt, reset),
       cmocka_unit_test_teardown(without_graphs_ops_are_launched_one_by_one, reset),
       cmocka_unit_test_teardown(a_forward_without_memory_for_its_logits_fails_alone, reset),
       cmocka_unit_test_teardown(old_graphs_make_room_for_new_ones, reset),

@@ -150,6 +150,36 @@ static void test_noise_is_not_taken_for_a_slope(void **state) {
   assert_true(most < 3);
 }
 
+/* POLICY_SPREAD_SHARE: nor does it far back, where a slope counts for more. What was recorded on a GPU: each
+ * step of four rows reads 16 positions more than the last, and one took a tenth longer. */
+static void test_noise_far_back_is_not_taken_for_a_slope(void **state) {
+  (void)state;
+  enum { FAR = 30000 };
+  cost_model c = {0};
+  cost_model_measured(&c, 1, FAR, 1780);
+  for (int32_t i = 0; i < 60; i++) {
+    cost_model_measured(&c, 4, 4.0 * (FAR + 4 * i), i % 10 == 9 ? 3190 : 2900);
+    assert_true(cost_model_position_us(&c) * FAR < 90);
+    assert_true(fabs(cost_model_us(&c, 1, FAR) - 1780) < 30);
+    assert_true(cost_model_us(&c, 8, 8.0 * FAR) < 5000);
+  }
+}
+
+/* But chunks of a long prompt, and sessions of several lengths, are believed. */
+static void test_a_slope_is_found_far_back(void **state) {
+  (void)state;
+  uint64_t rng = 9;
+  cost_model read = {0}, mixed = {0};
+  for (int32_t kv = 0; kv < 30000; kv += 512) cost_model_read(&read, 64.0 * kv, 2500 + 0.005 * 64 * kv);
+  cost_model_measured(&read, 1, 30000, 1780);
+  assert_true(fabs(cost_model_position_us(&read) - 0.005) < 0.001);
+  for (int32_t i = 0; i < 200; i++) {
+    const int32_t kv = 20000 + 10000 * (i % 2);
+    cost_model_measured(&mixed, 1, kv, 1000 + 0.02 * kv + random_below(&rng, 60));
+  }
+  assert_true(fabs(cost_model_position_us(&mixed) - 0.02) < 0.005);
+}
+
 /* POLICY_PROBE rows at first, then twice what is known. */
 static void test_wider_forwards_are_tried_by_doubling(void **state) {
   (void)state;
@@ -245,6 +275,8 @@ int main(void) {
       cmocka_unit_test(test_an_old_width_is_forgotten),
       cmocka_unit_test(test_a_prompt_tells_what_positions_cost),
       cmocka_unit_test(test_noise_is_not_taken_for_a_slope),
+      cmocka_unit_test(test_noise_far_back_is_not_taken_for_a_slope),
+      cmocka_unit_test(test_a_slope_is_found_far_back),
       cmocka_unit_test(test_wider_forwards_are_tried_by_doubling),
       cmocka_unit_test(test_a_time_belongs_to_the_whole_step),
       cmocka_unit_test(test_steps_end_with_the_table),

@@ -38,6 +38,7 @@ struct engine {
   fused_rows fused;        /* and where they read them fused */
   int32_t *sequences;      /* [options.sequences]: the cache's sequence of each slot */
   partial_kv *partial;     /* NULL: there is none; */
+  bool planned;            /* it has planned the forward under way */
   guess *guesses;          /* [ENGINE_JOBS_MAX]: of the jobs in hand */
 
   /* The engine thread's. */
@@ -424,7 +425,7 @@ static bool may_guess(const active_job *a) {
 static void note_weights(const active_job *a, int32_t segment) {
   const engine_result *r = a->r;
   if (r->sampled_count == 0) {
-    partial_kv_failed(a->g->partial, a->job->slot);
+    partial_kv_failed(a->g->partial);
     return;
   }
   partial_kv_passed(a->g->partial, a->job->slot, a->job->session, a->job->kv_length,
@@ -432,33 +433,26 @@ static void note_weights(const active_job *a, int32_t segment) {
                     min_i32(r->sampled_count - 1, r->guessed));
 }
 
-/* Of a forward of nothing but such steps, all with guesses or all plain. */
+/* Of a forward that was planned: with guesses, or plain. */
 static void note_pass(engine *g, active_job *const *active, int32_t count, double us) {
-  const bool guessed = active[0]->r->guessed > 0;
-  for (int32_t i = 0; i < count; i++) {
-    const active_job *a = active[i];
-    if (!may_guess(a) || a->weighs != guessed || (a->r->guessed > 0) != guessed) return;
-  }
-  if (!model_prepared(g->options.model)) partial_kv_measured(g->partial, guessed, us);
+  int32_t longest = 0;
+  for (int32_t i = 0; i < count; i++)
+    if (active[i]->r->guessed > longest) longest = active[i]->r->guessed;
+  const bool only_weighed = active[0]->weighs && longest == 0;
+  if (g->planned && !only_weighed && !model_prepared(g->options.model))
+    partial_kv_measured(g->partial, count, longest, us);
 }
 
-/* The chain of a job that has one now, or NULL. */
-static partial_chain *chain_of(engine *g, active_job *a, int32_t most) {
+static void begin_chain(active_job *a, int32_t length) {
   const engine_job *job = a->job;
-  partial_chain *c = &g->guesses[a->paths - g->paths].chain;
-  int32_t worth = 0;
-  if (!may_guess(a)) return NULL;
-  a->weighs = partial_kv_plan(g->partial, job->slot, job->session, job->kv_length,
-                              min_i32(job->partial_most, most), &worth);
-  *c = (partial_chain){.slot = job->slot,
-                       .seq = a->seq,
-                       .session = job->session,
-                       .root = job->tokens[0],
-                       .most = worth,
-                       .sampling = &a->sampling,
-                       .stops = job->stops,
-                       .stop_count = job->stop_count};
-  return worth > 0 ? c : NULL;
+  a->g->guesses[a->paths - a->g->paths].chain = (partial_chain){.slot = job->slot,
+                                                                .seq = a->seq,
+                                                                .session = job->session,
+                                                                .root = job->tokens[0],
+                                                                .most = min_i32(length, job->partial_most),
+                                                                .sampling = &a->sampling,
+                                                                .stops = job->stops,
+                                                                .stop_count = job->stop_count};
 }
 
 /* The chain's tokens become nodes of the job. */
@@ -481,21 +475,31 @@ static bool is_alone(const engine_job *job) {
   return job->kind == ENGINE_VERIFY && job->taps.count == 0;
 }
 
-/* Guesses what follows, in the rows that the forward has left. */
+/* Guesses what follows, in the rows that the forward has left, where all sessions of it may. */
 static void guess_more(engine *g, active_job *const *ready, int32_t count) {
-  partial_chain *chains[ENGINE_JOBS_MAX], *all[ENGINE_JOBS_MAX];
-  int32_t chain_count = 0, left = MODEL_ROWS_MAX;
+  partial_step steps[ENGINE_JOBS_MAX];
+  partial_chain *chains[ENGINE_JOBS_MAX];
+  int32_t left = MODEL_ROWS_MAX;
+  bool weighs;
+  g->planned = false;
   for (int32_t i = 0; i < count; i++) {
-    if (!is_alone(ready[i]->job)) return;
-    left -= ready[i]->job->count;
+    const engine_job *job = ready[i]->job;
+    if (!is_alone(job) || !may_guess(ready[i])) return;
+    steps[i] = (partial_step){job->slot, job->session, job->kv_length};
+    left -= job->count;
   }
+  if (count == 0) return;
+  const int32_t length = partial_kv_plan(g->partial, steps, count, left / count, &weighs);
+  g->planned = length >= 0;
   for (int32_t i = 0; i < count; i++) {
-    chains[i] = chain_of(g, ready[i], left / count);
-    if (chains[i]) all[chain_count++] = chains[i];
+    ready[i]->weighs = weighs;
+    begin_chain(ready[i], length);
+    chains[i] = &g->guesses[ready[i]->paths - g->paths].chain;
   }
-  if (chain_count > 0) partial_kv_guess(g->partial, all, chain_count);
+  if (length <= 0) return;
+  partial_kv_guess(g->partial, chains, count);
   for (int32_t i = 0; i < count; i++)
-    if (chains[i] && chains[i]->count > 0) add_chain(ready[i], chains[i]);
+    if (chains[i]->count > 0) add_chain(ready[i], chains[i]);
 }
 
 /* Runs the rows of these jobs in one forward. If that fails, each job gets once more a forward of its own: so
@@ -521,7 +525,7 @@ static void forward(engine *g, active_job *const *active, int32_t count, bool ag
   for (int32_t i = 0; i < count; i++) {
     active[i]->r->forward_us = end - start;
     active[i]->r->prepared = model_prepared(g->options.model);
-    if (repeats && segments[i].weighs) partial_kv_failed(g->partial, active[i]->job->slot);
+    if (repeats && segments[i].weighs) partial_kv_failed(g->partial);
     if (repeats)
       forward(g, &active[i], 1, true);
     else if (rc != ERR_OK)
@@ -530,7 +534,7 @@ static void forward(engine *g, active_job *const *active, int32_t count, bool ag
       accept(active[i], i == 0 ? end : clock_us());
     if (rc == ERR_OK && segments[i].weighs) note_weights(active[i], i);
   }
-  if (g->partial && rc == ERR_OK) note_pass(g, active, count, (double)(end - start));
+  if (g->partial && rc == ERR_OK && !again) note_pass(g, active, count, (double)(end - start));
   for (int32_t i = 0; i < count && rc == ERR_OK; i++)
     if (active[i]->unread) read_again(active[i], again);
 }

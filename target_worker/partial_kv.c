@@ -8,22 +8,40 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHAINS_MAX   64
-#define GUESS_FIRST  8   /* tokens, of a chain that is tried */
-#define REST         128 /* passes, after it was seen that no chain pays */
-#define PLAIN_FIRST  2   /* passes, which are measured before the first chain */
-#define RIGHT_FIRST  0.9
-#define FORGET_AFTER 64 /* guesses: what was right before counts half */
+#define CHAINS_MAX  64
+#define FIRST_CLASS 3    /* of the chain that is tried first */
+#define CLASSES     6    /* of chains, by length: 2^class - 1 tokens, which a pass checks with 2^class rows */
+#define SHARES      7    /* of forwards, by the sessions in it: 1, 2, 3 to 4, 5 to 8, ... */
+#define REST_FIRST  256  /* passes after it was seen that no chain pays; twice as many the next time, */
+#define REST_MOST   8192 /* up to these */
+#define TRIES       4    /* of chains whose guesses could not be timed */
+#define GROWTH      1.25 /* that twice as many rows may cost, as long as that was not measured */
+#define PLAIN_FIRST 2    /* passes that are plain before the first chain, */
+#define PLAIN_EVERY 64   /* and later one of so many, because contexts grow */
+#define RIGHT_FIRST 0.9
+#define FORGET_OWN  64  /* guesses: what was right before counts half, of a session */
+#define FORGET_ALL  512 /* and of all */
+#define PRIOR       16  /* guesses that those of all count for where a session is judged */
+
+typedef struct partial_record { /* of the last guesses */
+  double looked, right;         /* how many were looked at, and how many of these were right */
+} partial_record;
 
 typedef struct partial_slot {
   int32_t view; /* of the cache */
   uint64_t session;
   int32_t rows; /* that were weighed; 0: none were */
   float *mass;  /* [blocks of a context] */
-  /* Of the last guesses: how many were looked at, and how many of these were right. */
-  double looked, right;
-  int32_t rest; /* so many passes, this one included, are plain */
+  partial_record own;
 } partial_slot;
+
+typedef struct partial_share { /* forwards of so many sessions */
+  /* Microseconds of a guess, of a plain pass, and of one that weighs and checks chains of a class */
+  average guess, plain, check[CLASSES];
+  uint32_t passes;
+  int32_t rest, rest_next; /* passes that are plain from now on; those of the next rest; 0: as the first */
+  int32_t tries;           /* chains since the last rest, as far as that matters */
+} partial_share;
 
 struct partial_kv {
   partial_options options;
@@ -33,8 +51,8 @@ struct partial_kv {
   partial_slot *slots;
   float *masses, *room; /* [slots][blocks]; [blocks] */
   int32_t *shown;       /* [blocks] */
-  /* Microseconds of a guess, of a plain pass, and of one that weighs and checks guesses, however many. */
-  average guess_us, plain_us, check_us;
+  partial_share shares[SHARES];
+  partial_record all;
   partial_counters counters;
 };
 
@@ -112,52 +130,123 @@ void partial_kv_close(partial_kv *p) {
 
 /* --- how many --- */
 
-/* The chain that gives the most tokens a microsecond, where each guess is right with this probability if
- * those before it are. 0: a plain pass gives more. */
-static int32_t best_length(const partial_kv *p, double right, int32_t most) {
-  double tokens = 1, share = 1, best = 1 / p->plain_us.mean;
+/* The least n with 2^n >= x. */
+static int32_t log2_of(int32_t x) {
+  int32_t n = 0;
+  while (n < 31 && (1 << n) < x) n++;
+  return n;
+}
+
+static partial_share *share_of(partial_kv *p, int32_t sessions) {
+  return &p->shares[min_i32(log2_of(sessions), SHARES - 1)];
+}
+
+/* Of a pass that checks chains of this class. */
+static double check_us(const partial_share *t, int32_t class) {
+  double us = t->plain.mean;
+  for (int32_t c = 1; c <= class; c++) us = t->check[c].count > 0 ? t->check[c].mean : us * GROWTH;
+  return us;
+}
+
+static void record(partial_record *r, int32_t guessed, int32_t accepted, double forget) {
+  const int32_t looked = min_i32(accepted + 1, guessed);
+  const double kept = exp2(-looked / forget);
+  r->looked = r->looked * kept + looked;
+  r->right = r->right * kept + accepted;
+}
+
+static double right_of(const partial_record *r, double prior) {
+  return (r->right + prior * PRIOR) / (r->looked + PRIOR);
+}
+
+/* What a pass is expected to give all sessions together, with chains of n tokens. */
+static double tokens_of(const partial_kv *p, const partial_step *steps, int32_t count, int32_t n) {
+  const double all = right_of(&p->all, RIGHT_FIRST);
+  double tokens = 0;
+  for (int32_t i = 0; i < count; i++) {
+    const double right = right_of(&p->slots[steps[i].slot].own, all);
+    double share = 1;
+    for (int32_t k = 0; k <= n; k++, share *= right) tokens += share;
+  }
+  return tokens;
+}
+
+/* The chains that give all sessions together the most tokens a microsecond. 0: a plain pass gives more. */
+static int32_t best_length(const partial_kv *p, const partial_share *t, const partial_step *steps,
+                           int32_t count, int32_t most) {
+  double best = count / t->plain.mean;
   int32_t length = 0;
-  for (int32_t n = 1; n <= most; n++) {
-    share *= right;
-    tokens += share;
-    const double speed = tokens / (p->check_us.mean + n * p->guess_us.mean);
+  for (int32_t class = 1; class < CLASSES && (1 << class) - 1 <= most; class ++) {
+    const int32_t n = (1 << class) - 1;
+    const double speed = tokens_of(p, steps, count, n) / (check_us(t, class) + n * t->guess.mean);
     if (speed > best) best = speed, length = n;
   }
   return length;
 }
 
-/* For a slot that was weighed. */
-static int32_t worth_of(const partial_kv *p, const partial_slot *s, int32_t most) {
+static int32_t length_of(const partial_kv *p, partial_share *t, const partial_step *steps, int32_t count,
+                         int32_t most) {
   if (p->options.rows > 0) return min_i32(p->options.rows, most);
-  if (s->looked == 0 || p->guess_us.count == 0 || p->check_us.count == 0) return min_i32(GUESS_FIRST, most);
-  return best_length(p, (s->right + RIGHT_FIRST) / (s->looked + 1), most);
+  const bool unknown = t->tries == 0 || (t->guess.count == 0 && t->tries < TRIES);
+  if (unknown) t->tries++;
+  if (unknown) return min_i32((1 << FIRST_CLASS) - 1, most);
+  const int32_t length = t->guess.count > 0 ? best_length(p, t, steps, count, most) : 0;
+  if (length > 0 && t->check[log2_of(length + 1)].count > 0) t->rest_next = REST_FIRST;
+  return length;
 }
 
-bool partial_kv_plan(partial_kv *p, int32_t slot, uint64_t session, int32_t rows, int32_t most,
-                     int32_t *worth) {
-  partial_slot *s = &p->slots[slot];
-  *worth = 0;
-  const bool known = p->options.rows > 0 || p->plain_us.count >= PLAIN_FIRST;
-  if (rows < p->options.threshold || !known) return false;
-  if (s->session != session) *s = (partial_slot){.view = s->view, .session = session, .mass = s->mass};
-  if (s->rest > 0 && s->rest-- > 0) return false;
-  if (s->rows == 0 || s->rows > rows) return true;
-  *worth = min_i32(worth_of(p, s, PARTIAL_ROWS_MAX), most);
-  if (*worth > 0) return true;
-  partial_kv_failed(p, slot);
-  return false;
+/* What was measured of passes with guesses is forgotten, and all weigh anew, so that one chain is tried. */
+static void rest(partial_kv *p, partial_share *t) {
+  t->rest = t->rest_next > 0 ? t->rest_next : REST_FIRST;
+  t->rest_next = min_i32(2 * t->rest, REST_MOST);
+  t->tries = 0;
+  memset(t->check, 0, sizeof t->check);
+  for (int32_t i = 0; i < p->slot_count; i++) p->slots[i].rows = 0;
 }
 
-/* Then it is weighed anew, and one chain is tried. */
-void partial_kv_failed(partial_kv *p, int32_t slot) {
-  partial_slot *s = &p->slots[slot];
-  s->rest = REST - 1;
-  s->rows = 0;
-  s->looked = s->right = 0;
+static bool all_long_enough(partial_kv *p, const partial_step *steps, int32_t count) {
+  for (int32_t i = 0; i < count; i++) {
+    partial_slot *s = &p->slots[steps[i].slot];
+    if (steps[i].rows < p->options.threshold) return false;
+    if (s->session != steps[i].session)
+      *s = (partial_slot){.view = s->view, .session = steps[i].session, .mass = s->mass};
+  }
+  return true;
 }
 
-void partial_kv_measured(partial_kv *p, bool guessed, double us) {
-  average_add(guessed ? &p->check_us : &p->plain_us, us);
+static bool all_weighed(const partial_kv *p, const partial_step *steps, int32_t count) {
+  bool weighed = true;
+  for (int32_t i = 0; i < count; i++) {
+    const int32_t rows = p->slots[steps[i].slot].rows;
+    weighed &= rows > 0 && rows <= steps[i].rows;
+  }
+  return weighed;
+}
+
+int32_t partial_kv_plan(partial_kv *p, const partial_step *steps, int32_t count, int32_t most, bool *weighs) {
+  partial_share *t = share_of(p, count);
+  *weighs = false;
+  if (!all_long_enough(p, steps, count)) return -1;
+  if (t->rest > 0 && t->rest-- > 0) return 0;
+  const bool measures = t->plain.count < PLAIN_FIRST || ++t->passes % PLAIN_EVERY == 0;
+  if (measures && p->options.rows == 0) return 0;
+  *weighs = true;
+  if (!all_weighed(p, steps, count)) return 0;
+  const int32_t length = length_of(p, t, steps, count, most);
+  if (length > 0) return length;
+  *weighs = false;
+  rest(p, t);
+  return 0;
+}
+
+void partial_kv_failed(partial_kv *p) {
+  for (int32_t i = 0; i < SHARES; i++)
+    if (p->shares[i].rest == 0) rest(p, &p->shares[i]);
+}
+
+void partial_kv_measured(partial_kv *p, int32_t sessions, int32_t length, double us) {
+  partial_share *t = share_of(p, sessions);
+  average_add(length > 0 ? &t->check[min_i32(log2_of(length + 1), CLASSES - 1)] : &t->plain, us);
 }
 
 void partial_kv_passed(partial_kv *p, int32_t slot, uint64_t session, int32_t rows, const float *mass,
@@ -168,9 +257,8 @@ void partial_kv_passed(partial_kv *p, int32_t slot, uint64_t session, int32_t ro
   s->rows = mass ? rows : 0;
   for (int32_t b = 0; b < p->blocks && mass; b++) /* no number weighs nothing */
     s->mass[b] = b < blocks && mass[b] > 0 ? mass[b] : 0;
-  const double kept = exp2(-guessed / (double)FORGET_AFTER);
-  s->looked = s->looked * kept + min_i32(accepted + 1, guessed);
-  s->right = s->right * kept + accepted;
+  record(&s->own, guessed, accepted, FORGET_OWN);
+  record(&p->all, guessed, accepted, FORGET_ALL);
   p->counters.accepted += (uint64_t)accepted;
 }
 
@@ -179,7 +267,7 @@ void partial_kv_passed(partial_kv *p, int32_t slot, uint64_t session, int32_t ro
 /* The chains that go on. */
 typedef struct rollout {
   partial_chain *chains[CHAINS_MAX];
-  int32_t count;
+  int32_t count, sessions; /* sessions: that began */
   model_segment segments[CHAINS_MAX];
   int32_t parents[CHAINS_MAX], slots[CHAINS_MAX]; /* of the row before, and of the row */
 } rollout;
@@ -234,7 +322,7 @@ static bool guess_next(partial_kv *p, rollout *r) {
   const uint64_t begin = clock_us();
   if (model_forward(p->model, p->kv, r->segments, r->count) != ERR_OK) {
     p->counters.failures++;
-    for (int32_t i = 0; i < r->count; i++) partial_kv_failed(p, r->chains[i]->slot);
+    partial_kv_failed(p);
     return false;
   }
   for (int32_t i = 0; i < r->count; i++) {
@@ -249,12 +337,12 @@ static bool guess_next(partial_kv *p, rollout *r) {
   const uint64_t us = clock_us() - begin;
   p->counters.forwards++;
   p->counters.us += us;
-  if (!model_prepared(p->model)) average_add(&p->guess_us, (double)us);
+  if (!model_prepared(p->model)) average_add(&share_of(p, r->sessions)->guess, (double)us);
   return true;
 }
 
 void partial_kv_guess(partial_kv *p, partial_chain *const *chains, int32_t count) {
-  rollout r = {.count = count};
+  rollout r = {.count = count, .sessions = count};
   assert(count <= CHAINS_MAX);
   for (int32_t i = 0; i < count; i++) {
     r.chains[i] = chains[i];

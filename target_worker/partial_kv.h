@@ -44,12 +44,17 @@ typedef struct partial_chain {
   int32_t tokens[PARTIAL_ROWS_MAX], count; /* what came of it */
 } partial_chain;
 
-/* Once before each pass over the whole cache of a session of so many committed rows: is it to weigh the
- * blocks? Not below the threshold, not before it is known what a pass takes that does not, and not where no
- * chain has paid lately. *worth: tokens to be guessed before it, at most `most`; 0: none, or there are no
- * weights yet to choose blocks by. */
-bool partial_kv_plan(partial_kv *p, int32_t slot, uint64_t session, int32_t rows, int32_t most,
-                     int32_t *worth);
+typedef struct partial_step { /* of a session of so many committed rows that may guess */
+  int32_t slot;
+  uint64_t session;
+  int32_t rows;
+} partial_step;
+
+/* Once before each forward of nothing but such steps: how many tokens, at most `most`, are to be guessed for
+ * each session before it. *weighs: it is to weigh the blocks of all of them, which goes before guesses. Both
+ * are none while no chain pays, and now and then, so that it is known what a plain pass takes. -1: a session
+ * is below the threshold, and nothing is to be learnt from the forward. */
+int32_t partial_kv_plan(partial_kv *p, const partial_step *steps, int32_t count, int32_t most, bool *weighs);
 /* Guesses for all of them together, a forward for each token. A chain ends early where its forward fails. */
 void partial_kv_guess(partial_kv *p, partial_chain *const *chains, int32_t count);
 
@@ -57,10 +62,11 @@ void partial_kv_guess(partial_kv *p, partial_chain *const *chains, int32_t count
  * is not known. Of the tokens that were guessed it accepted so many. */
 void partial_kv_passed(partial_kv *p, int32_t slot, uint64_t session, int32_t rows, const float *mass,
                        int32_t guessed, int32_t accepted);
-/* A forward that weighed, or guessed, has failed: the session rests. */
-void partial_kv_failed(partial_kv *p, int32_t slot);
-/* What a pass took that weighed and checked guesses, or did neither. */
-void partial_kv_measured(partial_kv *p, bool guessed, double us);
+/* A forward that weighed, or guessed, has failed: there are no chains for a while. */
+void partial_kv_failed(partial_kv *p);
+/* What a planned pass of so many sessions took: a plain one, or one that checked chains, the longest of which
+ * has `length` tokens. Not one that only weighed. */
+void partial_kv_measured(partial_kv *p, int32_t sessions, int32_t length, double us);
 
 typedef struct partial_counters {
   uint64_t chains, guessed, accepted;

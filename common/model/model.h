@@ -82,7 +82,7 @@ const float *model_fused(const model *m, int32_t segment, int32_t row);
 /* From now on, segments of forwards over this cache may ask what its blocks weigh. ERR_NOMEM. */
 int model_weigh(model *m, const kv_cache *k);
 /* Of a segment that asked for it: f32 [blocks of its committed rows] what each block of KV_BLOCK rows weighs
- * in the attention of its first row, summed over heads and layers (ops.h: mass), valid until the next
+ * in the attention of its first row, summed over heads and some layers (ops.h: mass), valid until the next
  * forward. NULL: nobody asked, or the device is lost. */
 const float *model_mass(const model *m, int32_t segment);
 /* The tokens of rankings, from now on, which are [0, count): the model's own token i is token tokens[i], each

@@ -120,17 +120,18 @@ static int32_t acquire(setup *s) {
   return seq;
 }
 
-/* What a plan says is worth guessing; -1: the pass does not weigh either. */
-static int32_t worth_of(partial_kv *p, int32_t slot, uint64_t session, int32_t rows, int32_t most) {
-  int32_t worth;
-  const bool weighs = partial_kv_plan(p, slot, session, rows, most, &worth);
-  assert_true(weighs || worth == 0);
-  return weighs ? worth : -1;
+/* What is planned for one session: how many guesses; -1: the pass does not weigh either. */
+static int32_t planned(partial_kv *p, int32_t slot, uint64_t session, int32_t rows, int32_t most) {
+  const partial_step step = {slot, session, rows};
+  bool weighs;
+  const int32_t length = partial_kv_plan(p, &step, 1, most, &weighs);
+  assert_true(weighs || length <= 0);
+  return weighs ? length : -1;
 }
 
-/* Plain passes have been measured. */
-static void measure_plain(partial_kv *p, double us) {
-  for (int32_t i = 0; i < 40; i++) partial_kv_measured(p, 0, us);
+/* So many passes of one session with chains of this length took so long; 0: plain ones. */
+static void measure(partial_kv *p, int32_t length, double us) {
+  for (int32_t i = 0; i < 40; i++) partial_kv_measured(p, 1, length, us);
 }
 
 /* The row of the token after the first `rows` weighs the blocks of these. */
@@ -139,7 +140,7 @@ static void weigh(setup *s, partial_kv *p, int32_t slot, int32_t seq, const text
       .seq = seq, .kind = MODEL_APPEND, .count = 1, .tokens = &t->tokens[rows], .weighs = true};
   assert_int_equal(model_forward(s->model, s->kv, &one, 1), ERR_OK);
   assert_non_null(model_mass(s->model, 0));
-  worth_of(p, slot, 7, rows, 1);
+  planned(p, slot, 7, rows, 1);
   partial_kv_passed(p, slot, 7, rows, model_mass(s->model, 0), 0, 0);
   assert_int_equal(kv_rollback(s->kv, seq, rows), ERR_OK);
 }
@@ -155,7 +156,7 @@ static void all_blocks_guess_what_plain_decoding_says(void **state) {
   text texts[] = {make_text(s, seqs[0], 0, 1), make_text(s, seqs[1], 0.8f, 2)};
   partial_chain chains[2], *both[2] = {&chains[0], &chains[1]};
   assert_int_equal(partial_kv_open(&p, &all, s->model, s->kv, SLOTS, CONTEXT, &e), ERR_OK);
-  measure_plain(p, 1e9);
+  measure(p, 0, 1e9);
   for (int32_t rows = PROMPT; rows < PROMPT + 40; rows++) {
     for (int32_t i = 0; i < 2; i++) {
       append(s, seqs[i], texts[i].tokens + kv_length(s->kv, seqs[i]),
@@ -194,17 +195,17 @@ static void chains_end_and_begin(void **state) {
   const text t = make_text(s, seq, 0.8f, 5);
   assert_int_equal(partial_kv_open(&p, &all, s->model, s->kv, SLOTS, CONTEXT, &e), ERR_OK);
   append(s, seq, t.tokens, 70);
-  assert_int_equal(worth_of(p, 2, 7, 70, 20), -1); /* it is not known what a plain pass takes */
-  measure_plain(p, 1000);
-  assert_int_equal(worth_of(p, 2, 7, 59, 20), -1); /* below the threshold */
-  assert_int_equal(worth_of(p, 2, 7, 70, 20), 0);  /* nothing was weighed */
+  assert_int_equal(planned(p, 2, 7, 70, 20), -1); /* it is not known what a plain pass takes */
+  measure(p, 0, 1000);
+  assert_int_equal(planned(p, 2, 7, 59, 20), -1); /* below the threshold */
+  assert_int_equal(planned(p, 2, 7, 70, 20), 0);  /* nothing was weighed */
   weigh(s, p, 2, seq, &t, 70);
-  assert_true(worth_of(p, 2, 7, 70, 20) > 0);
-  assert_int_equal(worth_of(p, 2, 7, 70, 3), 3);
-  assert_int_equal(worth_of(p, 2, 7, 69, 20), 0); /* rolled back below */
-  assert_int_equal(worth_of(p, 1, 7, 70, 20), 0); /* another slot */
-  assert_int_equal(worth_of(p, 2, 8, 70, 20), 0); /* another session, */
-  assert_int_equal(worth_of(p, 2, 7, 70, 20), 0); /* and so this one is new */
+  assert_true(planned(p, 2, 7, 70, 20) > 0);
+  assert_int_equal(planned(p, 2, 7, 70, 3), 3);
+  assert_int_equal(planned(p, 2, 7, 69, 20), 0); /* rolled back below */
+  assert_int_equal(planned(p, 1, 7, 70, 20), 0); /* another slot */
+  assert_int_equal(planned(p, 2, 8, 70, 20), 0); /* another session, */
+  assert_int_equal(planned(p, 2, 7, 70, 20), 0); /* and so this one is new */
   weigh(s, p, 2, seq, &t, 70);
   int32_t stop = t.tokens[74], ends = 4;
   for (int32_t i = 4; i > 0; i--)
@@ -225,44 +226,159 @@ static void chains_end_and_begin(void **state) {
   close_setup(s);
 }
 
-/* Chains are as long as they pay; where none does, passes are plain, and now and then one is tried. */
-static void chains_are_as_long_as_they_pay(void **state) {
-  (void)state;
-  setup *s = open_setup();
+/* A session of 200 rows that was weighed, and what a guess takes is known: next to nothing beside what is
+ * said of passes. */
+static partial_kv *open_timed(setup *s, text *t, double plain_us) {
+  static const partial_options few = {1, 1, PARTIAL_WINDOW_MIN, 60, 0};
   err e = {0};
   partial_kv *p;
-  const partial_options few = {1, 1, PARTIAL_WINDOW_MIN, 60, 0};
   const int32_t seq = acquire(s);
-  const text t = make_text(s, seq, 0.8f, 5);
-  const float mass[EACH] = {0};
+  *t = make_text(s, seq, 0.8f, 5);
   assert_int_equal(partial_kv_open(&p, &few, s->model, s->kv, SLOTS, CONTEXT, &e), ERR_OK);
-  append(s, seq, t.tokens, 200);
-  measure_plain(p, 1e9);
-  weigh(s, p, 0, seq, &t, 200);
+  append(s, seq, t->tokens, 200);
+  measure(p, 0, plain_us);
+  weigh(s, p, 0, seq, t, 200);
   partial_chain c = {.slot = 0,
                      .seq = seq,
                      .session = 7,
-                     .root = t.tokens[200],
-                     .most = 8,
-                     .sampling = &t.choosing},
+                     .root = t->tokens[200],
+                     .most = 7,
+                     .sampling = &t->choosing},
                 *one = &c;
-  for (int32_t i = 0; i < 20; i++) partial_kv_guess(p, &one, 1);   /* what a guess takes is known */
-  for (int32_t i = 0; i < 40; i++) partial_kv_measured(p, 8, 1e9); /* a pass takes very long, */
-  for (int32_t i = 0; i < 40; i++) partial_kv_passed(p, 0, 7, 200, mass, 8, 8); /* and all is right */
-  assert_int_equal(worth_of(p, 0, 7, 200, 100), PARTIAL_ROWS_MAX);
-  for (int32_t i = 0; i < 400; i++) measure_plain(p, 1e-3); /* plain passes take nothing: none pays */
-  assert_int_equal(worth_of(p, 0, 7, 200, 100), -1);
-  int32_t plain = 0, weighed = 0, tried = 0;
-  for (int32_t i = 0; i < 1300; i++) {
-    const int32_t worth = worth_of(p, 0, 7, 200, 100);
-    plain += worth < 0;
-    weighed += worth == 0;
-    tried += worth > 0;
-    if (worth >= 0) partial_kv_passed(p, 0, 7, 200, mass, worth, 0);
+  for (int32_t i = 0; i < 20; i++) partial_kv_guess(p, &one, 1);
+  return p;
+}
+
+static const float no_mass[EACH];
+
+/* Of so many chains of 7 so many tokens a chain were right. */
+static void pass(partial_kv *p, int32_t slot, uint64_t session, int32_t chains, int32_t right) {
+  for (int32_t i = 0; i < chains; i++) partial_kv_passed(p, slot, session, 200, no_mass, 7, right);
+}
+
+/* Chains are as long as they pay. Their lengths make the rows of the pass a power of two. */
+static void chains_are_as_long_as_they_pay(void **state) {
+  (void)state;
+  setup *s = open_setup();
+  text t;
+  partial_kv *p = open_timed(s, &t, 1e9);
+  assert_int_equal(planned(p, 0, 7, 200, 100), 7); /* is tried */
+  pass(p, 0, 7, 40, 7);
+  assert_int_equal(planned(p, 0, 7, 200, 100), 31); /* twice as many rows are tried, */
+  measure(p, 31, 1e11);                             /* and prove too dear, */
+  assert_int_equal(planned(p, 0, 7, 200, 100), 15);
+  measure(p, 15, 3.5e9); /* these do not, */
+  assert_int_equal(planned(p, 0, 7, 200, 100), 15);
+  measure(p, 7, 1.7e9); /* but fewer give more */
+  assert_int_equal(planned(p, 0, 7, 200, 100), 7);
+  assert_int_equal(planned(p, 0, 7, 200, 5), 3); /* the most that there is room for */
+  pass(p, 0, 7, 1000, 1);                        /* one in two is right */
+  assert_int_equal(planned(p, 0, 7, 200, 100), 3);
+  partial_kv_close(p);
+  close_setup(s);
+}
+
+/* What eight sessions take together says nothing of one. */
+static void sessions_that_share_a_pass_have_times_of_their_own(void **state) {
+  (void)state;
+  setup *s = open_setup();
+  text t;
+  bool weighs;
+  partial_kv *p = open_timed(s, &t, 1e9);
+  const partial_step steps[] = {{0, 7, 200}, {1, 8, 200}, {2, 9, 200}};
+  planned(p, 0, 7, 200, 100);
+  pass(p, 0, 7, 40, 7);
+  for (int32_t i = 0; i < 40; i++) {
+    partial_kv_measured(p, 8, 0, 1e10);
+    for (int32_t length = 1; length <= 31; length = 2 * length + 1) partial_kv_measured(p, 8, length, 1e12);
   }
-  assert_int_equal(plain + weighed + tried, 1300);
-  assert_int_equal(weighed, 10);
-  assert_int_equal(tried, 10);
+  assert_int_equal(planned(p, 0, 7, 200, 100), 31);
+  assert_int_equal(partial_kv_plan(p, steps, 3, 100, &weighs), 0); /* nothing was measured of three */
+  assert_false(weighs);
+  for (int32_t i = 0; i < 2; i++) partial_kv_measured(p, 3, 0, 1e9);
+  assert_int_equal(partial_kv_plan(p, steps, 3, 100, &weighs), 0); /* two were not weighed */
+  assert_true(weighs);
+  for (int32_t i = 1; i < 3; i++) partial_kv_passed(p, i, (uint64_t)i + 7, 200, no_mass, 0, 0);
+  assert_int_equal(partial_kv_plan(p, steps, 3, 100, &weighs), 7);
+  const partial_step with_short_one[] = {{0, 7, 200}, {1, 8, 59}};
+  assert_int_equal(partial_kv_plan(p, with_short_one, 2, 100, &weighs), -1);
+  assert_false(weighs);
+  partial_kv_close(p);
+  close_setup(s);
+}
+
+/* Sessions that share a pass have chains of one length, which is what all of them gain by together. */
+static void sessions_that_share_a_pass_share_a_length(void **state) {
+  (void)state;
+  setup *s = open_setup();
+  text t;
+  bool weighs;
+  partial_kv *p = open_timed(s, &t, 1e9);
+  const partial_step both[] = {{0, 7, 200}, {1, 8, 200}};
+  for (int32_t i = 0; i < 2; i++) partial_kv_measured(p, 2, 0, 1e9);
+  partial_kv_plan(p, both, 2, 100, &weighs);
+  partial_kv_passed(p, 1, 8, 200, no_mass, 0, 0);
+  partial_chain chains[] =
+      {{.slot = 0, .seq = 0, .session = 7, .root = 1, .most = 1, .sampling = &t.choosing},
+       {.slot = 0, .seq = 0, .session = 7, .root = 1, .most = 0, .sampling = &t.choosing}},
+                *two[] = {&chains[0], &chains[1]};
+  partial_kv_guess(p, two, 2);
+  assert_int_equal(partial_kv_plan(p, both, 2, 100, &weighs), 7);
+  for (int32_t length = 1; length <= 31; length = 2 * length + 1)
+    for (int32_t i = 0; i < 40; i++) partial_kv_measured(p, 2, length, length > 7 ? 1e12 : 4.2e9);
+  pass(p, 0, 7, 40, 7);
+  pass(p, 1, 8, 40, 7);
+  assert_int_equal(partial_kv_plan(p, both, 2, 100, &weighs), 7); /* 16 tokens in 4.2 plain passes' time */
+  pass(p, 1, 8, 200, 0);
+  pass(p, 0, 7, 200, 7);
+  assert_int_equal(partial_kv_plan(p, both, 2, 100, &weighs),
+                   7); /* the one gains more than the other loses */
+  pass(p, 0, 7, 200, 0);
+  pass(p, 1, 8, 200, 0);
+  assert_int_equal(partial_kv_plan(p, both, 2, 100, &weighs), 0);
+  assert_false(weighs);
+  partial_kv_close(p);
+  close_setup(s);
+}
+
+/* Where no chain pays, passes are plain, and ever more seldom one is tried. */
+static void all_rest_where_no_chain_pays(void **state) {
+  (void)state;
+  enum { PASSES = 256 * (1 + 2 + 4 + 8) + 16 };
+  setup *s = open_setup();
+  text t;
+  int32_t plain = 0, weighed = 0, tried = 0;
+  partial_kv *p = open_timed(s, &t, 1e-3); /* plain passes take nothing */
+  for (int32_t i = 0; i < PASSES; i++) {
+    const int32_t length = planned(p, 0, 7, 200, 100);
+    plain += length < 0;
+    weighed += length == 0;
+    tried += length > 0;
+    if (length >= 0) partial_kv_passed(p, 0, 7, 200, no_mass, length, i % 2 ? length : 0);
+  }
+  assert_int_equal(plain + weighed + tried, PASSES);
+  assert_int_equal(tried, 5);                       /* at once, and after each rest */
+  assert_int_equal(weighed, 4);                     /* it was weighed before the first one */
+  assert_int_equal(planned(p, 1, 9, 200, 100), -1); /* another session rests with it */
+  partial_kv_close(p);
+  close_setup(s);
+}
+
+/* Contexts grow: now and then it is measured what a plain pass takes, and after a failure all rest. */
+static void some_passes_are_plain(void **state) {
+  (void)state;
+  setup *s = open_setup();
+  text t;
+  partial_kv *p = open_timed(s, &t, 1e9);
+  int32_t plain = 0;
+  for (int32_t i = 0; i < 640; i++) {
+    const int32_t length = planned(p, 0, 7, 200, 100);
+    plain += length < 0;
+    if (length > 0) partial_kv_passed(p, 0, 7, 200, no_mass, length, length);
+  }
+  assert_int_equal(plain, 10);
+  partial_kv_failed(p);
+  assert_int_equal(planned(p, 0, 7, 200, 100), -1);
   partial_kv_close(p);
   close_setup(s);
 }
@@ -389,6 +505,10 @@ int main(void) {
       cmocka_unit_test(all_blocks_guess_what_plain_decoding_says),
       cmocka_unit_test(chains_end_and_begin),
       cmocka_unit_test(chains_are_as_long_as_they_pay),
+      cmocka_unit_test(sessions_that_share_a_pass_have_times_of_their_own),
+      cmocka_unit_test(sessions_that_share_a_pass_share_a_length),
+      cmocka_unit_test(all_rest_where_no_chain_pays),
+      cmocka_unit_test(some_passes_are_plain),
       cmocka_unit_test(an_engine_gives_the_plain_tokens),
       cmocka_unit_test(an_engine_does_not_always_guess),
   };

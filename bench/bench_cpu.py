@@ -19,6 +19,7 @@ import tempfile
 import time
 
 from bench_attempts import Attempts, interleave, turns
+from bench_chunks import ROW as CHUNKS, measure_chunks
 from bench_machine import Contention, Failure, busy_neighbour, command, cpu_info, describe_load, leave, say
 from bench_drafts import measure_drafts
 from bench_features import ROW as FEATURES, measure_features
@@ -54,11 +55,11 @@ BUSY_PEER_TOKENS, BUSY_PEER_SECONDS = 16, 25  # with a neighbour it may do two t
 # limits: passes of memory and arithmetic; steps: of bench_step; screen: passes that choose the budget; each: of a group
 FULL = dict(limits=40, decode=7, prompt=5, width_turns=3, steps=7, busy=7, busy_peer=3, sequences=25, linear=15, screen=2,
             replay=9, speculation=5, each=8, budgets=BUDGETS, many=7, turn=3, drafts=2, first=5, far=7, features=300,
-            long=dict(repetitions=2, each=3), heads=dict(prompts=96, repeat=3, each=4, passes=3, tokens=128),
+            long=dict(repetitions=2, each=3), chunks=5, heads=dict(prompts=96, repeat=3, each=4, passes=3, tokens=128),
             farther=dict(delays=dict(repetitions=5, each=2, delays=DELAYS, lossy=LOSSY), ahead=5, killed=5))
 QUICK = dict(limits=10, decode=2, prompt=2, width_turns=1, steps=5, busy=2, busy_peer=1, sequences=5, linear=3, screen=1,
              replay=2, speculation=1, each=1, budgets=(3, 7), many=2, turn=1, drafts=1, first=1, far=1, features=20,
-             long=dict(repetitions=1, each=1), heads=dict(prompts=8, repeat=1, each=1, passes=1, tokens=48),
+             long=dict(repetitions=1, each=1), chunks=1, heads=dict(prompts=8, repeat=1, each=1, passes=1, tokens=48),
              farther=dict(delays=dict(repetitions=1, each=1, delays=DELAYS[::2], lossy=LOSSY[1:]), ahead=1, killed=1))
 
 
@@ -504,6 +505,11 @@ def measure_lookup_at_length(run, table):
         measure_long(run, table, work, ON_CPU, run.size["long"], turns)
 
 
+def measure_trees_in_chunks(run, table):
+    with work_folder() as work:
+        measure_chunks(run, table, work, run.size["chunks"], turns)
+
+
 def measure_shipping(run, table):
     measure_features(run, table, run.size["features"])
 
@@ -561,8 +567,9 @@ PARTS = (
     ("methods", measure_all_methods, (METHODS,)),
     ("real pair", measure_pair_of_models, (REAL_PAIR,)),
     ("lookup at length", measure_lookup_at_length, (LONG_PROMPTS,)),
+    ("chunks", measure_trees_in_chunks, (CHUNKS,)),
 )
-LONG = ("methods", "real pair", "lookup at length")  # parts that only a run which names them measures
+LONG = ("methods", "real pair", "lookup at length", "chunks")  # parts that only a run which names them measures
 
 
 def chosen_parts(only):

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """How near to its memory a GPU decodes: models of random weights, each step beside the time to read its
 weights at the rate that this run measured; with --peer, a model file beside llama.cpp on the same GPU, by
-turns; with --draft, that file with a draft on a second GPU; and with the file alone (--only "long prompts"),
-prompt lookup in prompts of 30,000 tokens, for which it must have the context. Prints a table for people and,
-with --json, one JSON object a line, as bench_cpu.py does. A row that could not be measured has holds: false,
-and where one does not hold the status is 1: without a peer and a draft, unless --only leaves their rows out.
+turns; with --draft, that file with a draft on a second GPU; and with the file alone trees in chunks (--only
+chunks) and, with --only "long prompts", prompt lookup in prompts of 30,000 tokens, for which it must have the
+context. Prints a table for people and, with --json, one JSON object a line, as bench_cpu.py does. A row that
+could not be measured has holds: false, and where one does not hold the status is 1: without a peer and a
+draft, unless --only leaves their rows out.
 
   bench/bench_gpu.py [--device cuda:0] [--bin DIR] [--model FILE [--peer DIR] [--draft FILE]
                      [--draft-device cuda:1]] [--only ROW] [--quick] [--json FILE] [--markdown FILE]
@@ -24,6 +25,7 @@ import sys
 import tempfile
 
 from bench_attempts import turns
+from bench_chunks import ROW as CHUNKS, measure_chunks
 from bench_cublas import Cublas
 from bench_gpu_pair import GpuModel, GpuPair, make_pair_rows, pair_parts
 from bench_long import ON_GPU as LONG, ROW as LONG_PROMPTS, measure_long
@@ -76,7 +78,8 @@ def make_gpu_rows():
     rows[PROMPTS] = least(1, 1.5)
     rows[SMALL] = least(1800, 2500, of="value")
     rows[BF16_PROMPT] = least(0.75, 0.9)
-    return {**rows, **make_pair_rows(), LONG_PROMPTS: least(2, 3)}
+    none = most(0, None, "answers", "value")
+    return {**rows, **make_pair_rows(), LONG_PROMPTS: least(2, 3), CHUNKS: none}
 
 
 class Gpu:
@@ -187,6 +190,13 @@ def measure_long_prompts(table, model, size):
         measure_long(model, table, pathlib.Path(work), LONG, size, turns)
 
 
+def measure_trees_in_chunks(table, model, repetitions):
+    if not model:
+        raise Failure("no model: --model FILE")
+    with tempfile.TemporaryDirectory(prefix="tandem-bench-") as work:
+        measure_chunks(model, table, pathlib.Path(work), repetitions, turns)
+
+
 def parts(gpu, table, peer, pair, quick, cublas, model):
     """(rows, what measures them)"""
     for name in SHARES:
@@ -198,6 +208,7 @@ def parts(gpu, table, peer, pair, quick, cublas, model):
     yield (BF16_PROMPT,), lambda: measure_cublas(gpu, table, cublas)
     for rows, take in pair_parts(QUICK if quick else FULL, NO_PEER):
         yield rows, lambda: measure_pair(table, pair, take)
+    yield (CHUNKS,), lambda: measure_trees_in_chunks(table, model, 1 if quick else 5)
     yield (LONG_PROMPTS,), lambda: measure_long_prompts(table, model, QUICK_LONG if quick else FULL_LONG)
 
 

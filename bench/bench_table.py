@@ -100,6 +100,7 @@ def make_rows(threads):
     rows["real pair: code, over llama.cpp's best"] = least(1.6, 2.5)
     rows["real pair: answers that differ"] = most(0, None, "answers", "value")
     rows["long prompts, ngram"] = least(1.3, 1.8)
+    rows["chunks: answers that differ"] = most(0, None, "answers", "value")
     rows["temperature 0.8 over greedy"] = least(0.95, None)
     rows["ledger, plain"] = least(0.98, None)
     rows["ledger, replay 0.8"] = least(0.98, None)

@@ -133,10 +133,29 @@ static int check_chosen(const step_bench *b, int32_t segment, int32_t row) {
   return model_sampled(b->model, segment, row) < 0 ? ERR_FORMAT : ERR_OK;
 }
 
-static int plain(step_bench *b, int32_t seq) {
-  model_segment s = {.seq = seq, .kind = MODEL_APPEND, .count = 1, .tokens = b->tokens, .sampling = &greedy};
+static int check_all_chosen(const step_bench *b, int32_t rows) {
+  int rc = ERR_OK;
+  for (int32_t i = 0; i < rows && rc == ERR_OK; i++) rc = check_chosen(b, 0, i);
+  return rc;
+}
+
+static int append_choosing(step_bench *b, int32_t seq, int32_t rows) {
+  model_segment s = {.seq = seq,
+                     .kind = MODEL_APPEND,
+                     .count = rows,
+                     .tokens = b->tokens,
+                     .all_logits = rows > 1,
+                     .sampling = &greedy};
   int rc = model_forward(b->model, b->kv, &s, 1);
-  return rc == ERR_OK ? check_chosen(b, 0, 0) : rc;
+  return rc == ERR_OK ? check_all_chosen(b, rows) : rc;
+}
+
+int step_append(step_bench *b, int32_t rows) {
+  return append_choosing(b, b->sequences[0], rows);
+}
+
+static int plain(step_bench *b, int32_t seq) {
+  return append_choosing(b, seq, 1);
 }
 
 static int tree_forward(step_bench *b, int32_t rows) {
@@ -150,10 +169,14 @@ static int tree_forward(step_bench *b, int32_t rows) {
   return model_forward(b->model, b->kv, &s, 1);
 }
 
-static int tree(step_bench *b, int32_t rows) {
+int step_tree(step_bench *b, int32_t rows) {
   int rc = kv_stage(b->kv, b->sequences[0], b->parents, rows);
   if (rc == ERR_OK) rc = tree_forward(b, rows);
-  for (int32_t i = 0; i < rows && rc == ERR_OK; i++) rc = check_chosen(b, 0, i);
+  return rc == ERR_OK ? check_all_chosen(b, rows) : rc;
+}
+
+static int tree(step_bench *b, int32_t rows) {
+  int rc = step_tree(b, rows);
   if (rc != ERR_OK) return rc;
   return kv_commit(b->kv, b->sequences[0], b->path, b->no_copy ? 0 : rows);
 }

@@ -53,6 +53,12 @@ int step_run(step_bench *b, step_item item, uint64_t *ns);
 /* The forward of a chain alone: as in its step, *ns of model_forward only, and nothing is committed. */
 int step_forward(step_bench *b, int32_t rows, uint64_t *ns);
 
+/* The forwards of a step of several rows: a tree of rows below sequence 0, whose parents are b->parents, or
+ * the same tokens appended to it. Each row has chosen its token. The caller commits the tree's rows, or
+ * rolls the sequence back to its context. */
+int step_tree(step_bench *b, int32_t rows);
+int step_append(step_bench *b, int32_t rows);
+
 /* What a token's forward reads: every packed weight once, but of an input embedding of its own a single row;
  * and all keys and values of `context` rows. */
 uint64_t step_weight_bytes(const step_bench *b);

@@ -1,5 +1,7 @@
 /* tandem-bench: what `tandem bench` runs. `step`: where the time of one step of a model goes on this machine,
- * op by op, beside what the machine could do at best. `serve`: bench/serve/serve.h. */
+ * op by op, beside what the machine could do at best. `kv`: bench/kv_command.h. `serve`: bench/serve/serve.h.
+ */
+#include "bench/kv_command.h"
 #include "bench/limits.h"
 #include "bench/probe.h"
 #include "bench/serve/serve.h"
@@ -358,34 +360,49 @@ static int bench_step(int argc, char **argv) {
   return status;
 }
 
-static int print_usage(FILE *to, const char *name, int status) {
-  fprintf(to,
-          "Usage: %s step -m FILE [FLAGS...]: where the time of one step of a model goes on this machine\n"
-          "   or: %s serve URL PROMPTS.jsonl [FLAGS...]: a load on a server that speaks OpenAI's API\n"
-          "   or: tandem bench spec PROMPTS.jsonl -m FILE [FLAGS...]: what speculation is worth\n",
-          name, name);
-  return status;
+static const struct {
+  const char *name;
+  int (*run)(int argc, char **argv);
+} commands[] = {{"step", bench_step}, {"kv", kv_command}, {"serve", bench_serve}};
+
+static int print_usage(const char *name) {
+  printf("Usage: %s step -m FILE [FLAGS...]: where the time of one step of a model goes on this machine\n"
+         "   or: %s kv -m FILE [FLAGS...]: what committing accepted rows takes, in three ways\n"
+         "   or: %s serve URL PROMPTS.jsonl [FLAGS...]: a load on a server that speaks OpenAI's API\n"
+         "   or: tandem bench spec PROMPTS.jsonl -m FILE [FLAGS...]: what speculation is worth\n",
+         name, name, name);
+  return STATUS_OK;
+}
+
+static int refuse(const char *name, const char *word) {
+  if (word)
+    fprintf(stderr, "%s: there is no '%s' to measure, only step, kv, serve and spec (%s --help)\n", name,
+            word, name);
+  else
+    fprintf(stderr, "%s: what is to be measured? %s step, kv, serve or spec (%s --help)\n", name, name, name);
+  return STATUS_USAGE;
+}
+
+static bool is_either(const char *word, const char *one, const char *other) {
+  return strcmp(word, one) == 0 || strcmp(word, other) == 0;
 }
 
 int main(int argc, char **argv) {
   const char *name = argc > 0 ? file_name(argv[0]) : "tandem-bench";
   program_begin("tandem-bench");
   flag_variables_check("tandem-bench");
-  if (argc < 2) return print_usage(stderr, name, STATUS_USAGE);
-  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
-    return print_usage(stdout, name, STATUS_OK);
-  if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
+  if (argc < 2) return refuse(name, NULL);
+  if (is_either(argv[1], "--help", "-h")) return print_usage(name);
+  if (is_either(argv[1], "--version", "-V")) {
     printf("tandem-bench %s (%s)\n", TANDEM_VERSION, TANDEM_COMMIT);
     return STATUS_OK;
   }
-  bool step = strcmp(argv[1], "step") == 0;
-  if (!step && strcmp(argv[1], "serve") != 0) {
-    fprintf(stderr, "%s: there is no '%s' to measure, only step, serve and spec (%s --help)\n", name, argv[1],
-            name);
-    return STATUS_USAGE;
+  for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+    if (strcmp(argv[1], commands[i].name) != 0) continue;
+    char whole[64];
+    snprintf(whole, sizeof whole, "%s %s", name, argv[1]);
+    argv[1] = whole;
+    return commands[i].run(argc - 1, argv + 1);
   }
-  char whole[64];
-  snprintf(whole, sizeof whole, "%s %s", name, argv[1]);
-  argv[1] = whole;
-  return step ? bench_step(argc - 1, argv + 1) : bench_serve(argc - 1, argv + 1);
+  return refuse(name, argv[1]);
 }

@@ -6,7 +6,8 @@
 #   --only ROW       only the parts with rows that begin so, for example 'replay'; 'methods' alone measures every
 #                    method on real prompts, by category, for an hour or two; 'real pair' alone fetches and measures
 #                    a model of 1.5 billion parameters with a draft model; 'long prompts' alone measures prompt
-#                    lookup in prompts of 6,000 tokens, for over twenty minutes on two cores
+#                    lookup in prompts of 6,000 tokens, for over twenty minutes on two cores; 'chunks' alone
+#                    compares trees that are verified at once with trees that are verified in chunks
 #   --peer DIR       llama.cpp, as bench/get_peer.sh DIR builds it (default: $TANDEM_PEER, or ../llama.cpp-peer where
 #                    it exists; without it the rows that need it do not hold)
 #   --json FILE      also write one JSON object a row to FILE

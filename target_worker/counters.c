@@ -63,10 +63,18 @@ static void print_partial(FILE *out, const partial_counters *n) {
 }
 
 static void print_kv(FILE *out, kv_counters k) {
-  const named list[] = {{"stage_operations", k.stage_operations}, {"staged_rows", k.staged_rows},
-                        {"appended_rows", k.appended_rows},       {"committed_rows", k.committed_rows},
-                        {"rejected_rows", k.rejected_rows},       {"rewound_rows", k.rewound_rows},
-                        {"bytes_written", k.bytes_written},       {"refusals", k.refusals}};
+  const named list[] = {{"stage_operations", k.stage_operations},
+                        {"staged_rows", k.staged_rows},
+                        {"appended_rows", k.appended_rows},
+                        {"committed_rows", k.committed_rows},
+                        {"rejected_rows", k.rejected_rows},
+                        {"rewound_rows", k.rewound_rows},
+                        {"bytes_written", k.bytes_written},
+                        {"bytes_spared", k.bytes_spared},
+                        {"refused_argument", k.refusals[KV_REFUSED_ARGUMENT]},
+                        {"refused_state", k.refusals[KV_REFUSED_STATE]},
+                        {"refused_limit", k.refusals[KV_REFUSED_LIMIT]},
+                        {"refused_memory", k.refusals[KV_REFUSED_MEMORY]}};
   print_group(out, "kv", list, COUNT(list));
 }
 
@@ -77,6 +85,8 @@ static void print_sessions(FILE *out, const session_store *s) {
                         {"verdicts", s->ahead.verdicts},
                         {"ahead_hits", s->ahead.hits},
                         {"survivors", s->ahead.survivors},
+                        {"chunks_cut", s->chunks.cut},
+                        {"chunks_left_out", s->chunks.left_out},
                         {"blocks", (uint64_t)b->count},
                         {"blocks_free", (uint64_t)b->free_count},
                         {"blocks_kept", (uint64_t)b->cached_count},

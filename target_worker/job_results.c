@@ -1,6 +1,7 @@
 #include "target_worker/job_results.h"
 
 #include "common/base/log.h"
+#include "common/base/min.h"
 #include "target_worker/feature_fusion.h"
 #include "target_worker/feature_stream.h"
 #include "target_worker/session_end.h"
@@ -28,6 +29,16 @@ static void count_survivors(session_ahead *n, int32_t live) {
   n->survivors += (uint64_t)live;
 }
 
+/* Once the tree has been re-rooted: how many chunks of the nodes that were left need not be verified. Nodes
+ * that came meanwhile are not told from those. */
+static void count_chunks(session_store *store, const session *s, const engine_result *r) {
+  const int32_t chunk = store->speculation ? store->speculation->verify_chunk : 0,
+                left = s->job.offered - chunk, live = min_i32(left, s->drafts.tree.live_count);
+  if (chunk == 0 || r->node_count != chunk || r->guessed > 0 || left <= 0) return;
+  store->chunks.cut++;
+  store->chunks.left_out += (uint64_t)((left + chunk - 1) / chunk - (live + chunk - 1) / chunk);
+}
+
 static void commit(session_store *store, session *s, const engine_result *r) {
   int32_t base = s->committed.length;
   int rc = prefix_append(&s->committed, r->sampled, r->sampled_count);
@@ -40,6 +51,7 @@ static void commit(session_store *store, session *s, const engine_result *r) {
   tree_ids *maps[SESSION_DRAFTS_MAX];
   tree_commit(&s->drafts.tree, maps, session_draft_maps(s, maps), base, r->sampled, r->sampled_count);
   if (r->node_count == 0 && session_draft_count(s) == 0) return;
+  count_chunks(store, s, r);
   count_survivors(&s->stats.ahead, s->drafts.tree.live_count);
   count_survivors(&store->ahead, s->drafts.tree.live_count);
 }

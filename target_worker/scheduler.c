@@ -66,8 +66,9 @@ static void select_nodes(const session *s, float *totals, schedule_pick *pick) {
   for (int32_t i = 0; i < pick->offered; i++) totals[i] = s->drafts.tree.nodes[pick->nodes[i]].total;
 }
 
-static void pick_steps(const session_store *store, schedule_rotation *last, uint64_t now_us, offers *o,
-                       schedule *out) {
+static void pick_steps(const session_store *store, const speculation_shared *all, schedule_rotation *last,
+                       uint64_t now_us, offers *o, schedule *out) {
+  const int32_t chunk = all->verify_chunk > 0 ? all->verify_chunk : WIRE_BUDGET_MAX;
   int32_t rows = 0, after = last->step;
   for (int32_t k = 1; k <= store->count && out->count < SCHEDULE_STEPS_MAX; k++) {
     int32_t i = (after + k) % store->count;
@@ -82,14 +83,14 @@ static void pick_steps(const session_store *store, schedule_rotation *last, uint
     pick->slot = i;
     pick->kind = kind;
     select_nodes(s, totals, pick);
-    pick->rows = lockstep ? pick->offered : 0;
+    pick->rows = lockstep ? min_i32(pick->offered, chunk) : 0;
     if (rows + 1 + pick->rows > SCHEDULE_ROWS_MAX) break;
     rows += 1 + pick->rows;
     pick->reads = s->cache.rows + 1;
     out->disturbed += !speculation_is_undisturbed(&s->speculation);
     out->beside |= speculation_is_beside(&s->speculation);
     speculation_offer(&s->speculation, totals, pick->offered);
-    o->count[out->count++] = lockstep ? 0 : pick->offered;
+    o->count[out->count++] = lockstep ? 0 : min_i32(pick->offered, chunk);
     last->step = i;
   }
   out->steps = out->count;
@@ -181,7 +182,7 @@ void schedule_forward(const session_store *store, const speculation_shared *all,
   out->disturbed = 0;
   out->beside = false;
   out->until_us = UINT64_MAX;
-  pick_steps(store, last, now_us, &o, out);
+  pick_steps(store, all, last, now_us, &o, out);
   share_rows(store, all, now_us, &o, out);
   pick_prefills(store, all, last, now_us, out);
   out->beside &= out->count == out->steps;

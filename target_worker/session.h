@@ -54,6 +54,7 @@ typedef struct session_job { /* at the engine */
   grammar_matcher *grammar; /* of the last job, which may be under way; NULL: none */
   uint64_t ready_us;        /* when the next job could begin */
   uint64_t stepped_us;      /* when the last step ended; 0: none in this epoch */
+  int32_t offered;          /* live nodes when it was made, of which it carries the best */
 } session_job;
 
 typedef struct session_stream { /* what the orchestrator knows */
@@ -134,6 +135,11 @@ typedef struct session_outcome {
 typedef struct session_ahead { /* drafting ahead: msg_stats has the meaning */
   uint64_t verdicts, hits, survivors;
 } session_ahead;
+
+typedef struct session_chunks { /* where a forward carries a bounded number of a session's nodes, a chunk */
+  uint64_t cut;                 /* forwards that carried so many and left others */
+  uint64_t left_out;            /* by how many chunks fewer of these others were live behind its verdict */
+} session_chunks;
 
 typedef struct session_stats { /* as DONE tells them: msg_stats */
   uint64_t forwards, rounds, rows, accepted;

@@ -30,7 +30,8 @@ typedef struct session_store {
   uint64_t reused_rows;     /* rows that new sessions found in the cache */
   uint64_t repeated_rows;   /* rows that were there and were dropped to be computed again */
   uint64_t longest_step_us; /* the longest time between two steps of one session */
-  session_ahead ahead;      /* of all sessions that ever were */
+  session_ahead ahead;      /* of all sessions that ever were, */
+  session_chunks chunks;    /* likewise */
 } session_store;
 
 /* blocks: of a virtual cache; 0: static. ERR_NOMEM. */

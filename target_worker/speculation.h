@@ -30,6 +30,7 @@ typedef struct speculation_forward { /* what a forward carried, and what it took
 
 typedef struct speculation_shared { /* what all sessions of a target share; all zero at the start */
   int32_t prompt_rows;              /* of a forward that has no others; 0: ENGINE_CHUNK */
+  int32_t verify_chunk; /* most nodes of a session in one forward; 0: as many as its budget allows */
   cost_model costs;
   policy last; /* of the session that stepped last */
   policy_record record;

@@ -109,6 +109,7 @@ static void job_fill(verifier *v, const session_store *store, session *s, schedu
     return;
   }
   double promised = 0;
+  s->job.offered = pick->offered;
   for (int32_t i = 0; i < pick->rows; i++)
     promised += exp((double)s->drafts.tree.nodes[pick->nodes[i]].total);
   s->stats.wait_us += speculation_begin_step(&s->speculation, s->job.ready_us, now, pick->offered, pick->rows,

@@ -254,10 +254,15 @@ static void free_tile(kv_cache *k, sequence *s, int32_t i) {
   s->tiles[i] = NO_TILE;
 }
 
+static void reject(kv_cache *k, const sequence *s, int32_t rows) {
+  k->counters.rejected_rows += (uint64_t)rows;
+  if (!is_view(k, s)) k->counters.bytes_spared += row_bytes(&k->shape) * (uint64_t)rows;
+}
+
 /* Others may write into the tiles at once: what reads them was queued before. */
 static void drop_stage(kv_cache *k, sequence *s, int32_t kept) {
   if (s->state == STAGE_NONE) return;
-  k->counters.rejected_rows += (uint64_t)(s->stage_count - kept);
+  reject(k, s, s->stage_count - kept);
   s->state = STAGE_NONE;
   s->stage_count = 0;
   for (int32_t i = STAGE_TILES; i > 0;) free_tile(k, s, --i); /* the next stage gets the same ones */
@@ -339,7 +344,11 @@ static int check_stage(const kv_cache *k, const sequence *s, const int32_t *pare
 }
 
 static int refuse(kv_cache *k, int rc) {
-  if (rc != ERR_OK) k->counters.refusals++;
+  static const int codes[KV_REFUSALS] = {[KV_REFUSED_ARGUMENT] = ERR_ARG,
+                                         [KV_REFUSED_STATE] = ERR_STATE,
+                                         [KV_REFUSED_LIMIT] = ERR_LIMIT,
+                                         [KV_REFUSED_MEMORY] = ERR_NOMEM};
+  for (int i = 0; i < KV_REFUSALS; i++) k->counters.refusals[i] += codes[i] == rc;
   return rc;
 }
 
@@ -389,7 +398,7 @@ int kv_grow(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count, int
     slots[i] = slot;
   }
   if (rc == ERR_OK) rc = take_tiles(k, s, slots, count);
-  if (rc != ERR_OK) return refuse(k, rc);
+  if (rc != ERR_OK) return is_view(k, s) ? rc : refuse(k, rc);
   reserve(k, s, slots, parents, count);
   return ERR_OK;
 }
@@ -451,7 +460,7 @@ static void prune(kv_cache *k, sequence *s, const int32_t *path, int32_t count) 
   }
   for (int32_t i = STAGE_TILES; i-- > 0;)
     if (!memchr(keep + i * OPS_TILE, true, OPS_TILE)) free_tile(k, s, i);
-  k->counters.rejected_rows += (uint64_t)(s->stage_count - count - kept);
+  reject(k, s, s->stage_count - count - kept);
   s->stage_count = kept;
   if (kept == 0) s->state = STAGE_NONE;
 }

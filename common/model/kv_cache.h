@@ -47,11 +47,22 @@ typedef struct kv_options {
   int32_t views;  /* beside the sequences */
 } kv_options;
 
+/* Why a stage or a commit changed nothing: ERR_ARG, ERR_STATE, ERR_LIMIT, ERR_NOMEM. */
+typedef enum {
+  KV_REFUSED_ARGUMENT,
+  KV_REFUSED_STATE,
+  KV_REFUSED_LIMIT,
+  KV_REFUSED_MEMORY,
+  KV_REFUSALS
+} kv_refusal;
+
 typedef struct kv_counters {
   uint64_t stage_operations, staged_rows; /* two figures */
   uint64_t appended_rows, committed_rows, rejected_rows, rewound_rows;
   uint64_t bytes_written; /* by append, stage and commit, keys and values, all layers */
-  uint64_t refusals;      /* stages and commits that changed nothing */
+  /* As many as the rejected rows have: views aside. And stages and commits that changed nothing, growth of
+   * views aside. */
+  uint64_t bytes_spared, refusals[KV_REFUSALS];
 } kv_counters;
 
 typedef struct kv_cache kv_cache;

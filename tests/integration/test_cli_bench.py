@@ -1,4 +1,4 @@
-"""`tandem bench step`."""
+"""`tandem bench step` and `tandem bench kv`."""
 
 import json
 import os
@@ -6,8 +6,8 @@ import shutil
 import subprocess
 import unittest
 
-from command_line import BAD_MODEL, OK, WORKER, Command, tandem
-from support import MODEL, TANDEM, TIME_LIMIT
+from command_line import BAD_MODEL, OK, USAGE, WORKER, Command, tandem
+from support import LAYERS, MODEL, TANDEM, TIME_LIMIT
 
 
 class Bench(Command):
@@ -88,6 +88,58 @@ class Bench(Command):
         bad = self.folder / "bad.gguf"
         bad.write_bytes(b"GGUF")
         self.refused(BAD_MODEL, "bad.gguf", "bench", "step", "-m", str(bad))
+
+
+class CommitPolicies(Command):
+    """`tandem bench kv` counts what each way of committing accepted rows writes."""
+
+    NODES, KV_HEADS, HEAD_DIM = 16, 3, 64
+    ROW = LAYERS * KV_HEADS * HEAD_DIM * 2 * 2  # keys and values, f16
+
+    def cases(self, *flags):
+        status, out, errors = tandem("bench", "kv", "-m", MODEL, "--ctx", "40", "--nodes", str(self.NODES),
+                                     *flags, "--json")
+        self.assertEqual(status, OK, errors)
+        return json.loads(out)["cases"]
+
+    def test_bytes_are_those_of_the_rows(self):
+        cases = self.cases("--acceptance", "0.3,1", "--repetitions", "8")
+        for c in cases:
+            with self.subTest(case=c):
+                kept, rows = 1 + c["accepted"], 1 + self.NODES
+                committed, other = (kept, rows) if c["policy"] == "staging" else (rows, 0)
+                if c["policy"] == "copy on accept" and c["acceptance"] == 1:
+                    committed += kept - 2  # the root and its first child lie where they belong
+                if c["policy"] == "copy on accept" and c["acceptance"] < 1:
+                    self.assertLessEqual(c["committed_bytes"], (rows + kept) * self.ROW)
+                    committed = c["committed_bytes"] / self.ROW
+                self.assertAlmostEqual(c["committed_bytes"], committed * self.ROW, delta=1)
+                self.assertAlmostEqual(c["bytes"], (committed + other) * self.ROW, delta=1)
+                self.assertGreater(c["us"], 0)
+                if c["policy"] == "staging":
+                    self.assertEqual(c["over_staging"], 1)
+        seen = {(c["layout"], c["shape"], c["acceptance"], c["policy"]) for c in cases}
+        self.assertEqual(len(seen), len(cases))
+        for layout in ("static", "virtual"):
+            policies = {shape: {p for where, s, _, p in seen if (where, s) == (layout, shape)}
+                        for shape in ("chain", "tree")}
+            self.assertEqual(policies, {"chain": {"staging", "write-through"},
+                                        "tree": {"staging", "copy on accept"}})
+
+    def test_what_is_accepted_is_drawn_by_the_probability(self):
+        accepted = {(c["shape"], c["acceptance"]): c["accepted"]
+                    for c in self.cases("--acceptance", "0,0.3,1", "--repetitions", "12")}
+        self.assertEqual((accepted["chain", 0], accepted["tree", 0]), (0, 0))
+        self.assertEqual((accepted["chain", 1], accepted["tree", 1]), (self.NODES, self.NODES / 2))
+        self.assertTrue(0.1 < accepted["chain", 0.3] < 1.2, accepted)
+
+    def test_bad_flags(self):
+        for flags, phrase in ((("--nodes", "0"), "--nodes"), (("--nodes", "256"), "--nodes"),
+                              (("--nodes", "1,,2"), "--nodes"), (("--acceptance", "1.1"), "--acceptance"),
+                              (("--acceptance", "nan"), "--acceptance"),
+                              (("--acceptance", "0,0,0,0,0,0,0,0,0"), "8 numbers at most")):
+            self.refused(USAGE, phrase, "bench", "kv", "-m", MODEL, *flags)
+        self.refused(USAGE, "no model", "bench", "kv")
 
 
 if __name__ == "__main__":

@@ -347,7 +347,7 @@ class Habits(Command):
             [TANDEM, "session", verb, "--help"]
             for verb in re.findall(r"(?m)^  ([a-z]+)  ", tandem("session", "--help")[1].decode())
         ]
-        helps += [[TANDEM, "bench", what, "--help"] for what in ("step", "serve")]
+        helps += [[TANDEM, "bench", what, "--help"] for what in ("step", "kv", "serve")]
         flags = set()
         for args in helps:
             flags |= set(

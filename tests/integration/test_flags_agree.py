@@ -12,7 +12,7 @@ COMMANDS = ("run", "batch", "serve", "serve-workers", "workers", "top", "tokeniz
 VERBS = ("list", "show", "resume", "rollback", "export", "import", "check", "repair", "release", "end")
 ALL = ([f"tandem {c}" for c in COMMANDS] + [f"tandem session {v}" for v in VERBS] +
        ["tandem-target", "tandem-draft"])
-OTHERS = ("tandem", "tandem bench step", "tandem bench serve")
+OTHERS = ("tandem", "tandem bench step", "tandem bench kv", "tandem bench serve")
 OF_PARSER = {"help", "usage", "config"}  # of the program itself, not of what it does
 
 

@@ -67,7 +67,7 @@ class Installed(Case):
         pages = {p.name: p.read_text() for p in (self.prefix / "share/man/man1").iterdir()}
         expected = {"tandem.1", "tandem-target.1", "tandem-draft.1", *(f"tandem-{c}.1" for c in COMMANDS),
                     *(f"tandem-session-{v}.1" for v in VERBS),
-                    *(f"tandem-bench-{v}.1" for v in ("step", "serve", "spec"))}
+                    *(f"tandem-bench-{v}.1" for v in ("step", "kv", "serve", "spec"))}
         self.assertEqual(set(pages), expected)
         for name, flag in (("tandem-run.1", "max\\-tokens"), ("tandem-target.1", "orchestrator"), ("tandem-session-end.1", "delete")):
             self.assertIn(flag, pages[name])

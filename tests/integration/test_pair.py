@@ -208,7 +208,10 @@ class Pair(Case):
             self.assertLessEqual(model["commit_copies"], copies)
         else:
             self.assertEqual(model["commit_copies"], copies)
-        self.assertEqual((kv["stage_operations"], kv["refusals"]), (rounds, 0))
+        refused = sum(count for name, count in kv.items() if name.startswith("refused_"))
+        self.assertEqual((kv["stage_operations"], refused), (rounds, 0))
+        written = kv["staged_rows"] + kv["committed_rows"] + kv["appended_rows"]
+        self.assertEqual(kv["bytes_spared"] * written, kv["bytes_written"] * kv["rejected_rows"])
         self.assertEqual((kv["committed_rows"], kv["rejected_rows"]), (accepted + rounds, drafted - accepted))
         if engine["selfchecks"]:
             return  # their rows are appended too
@@ -326,6 +329,21 @@ class Pair(Case):
                                      "there is no draft worker)")
         self.assertEqual("decoded plainly" in run.errors, bool(reasons))
         self.assertEqual(any(reason in run.errors for reason in reasons), bool(reasons))
+
+    def test_trees_in_chunks(self):
+        """The rest of a tree goes on below what a chunk accepts, and what hangs elsewhere is left out."""
+        chunks = ("--verify-chunk", "3", "--budget", "15")
+        for sampled, pace in (((), "lockstep"), (SAMPLED, "lockstep"), ((), "free")):
+            r = self.recording(FEW, *sampled) if sampled else self.recording(ALL)
+            run = self.same(r, FEW, *chunks, "--pace", pace, "--draft", f"replay:{r.plain.path}:0.8:0.5")
+            for a in run.answers.values():
+                self.assertLessEqual(a["stats"]["draft_tokens"], 3 * a["stats"]["rounds"])
+            if pace == "lockstep":
+                self.assert_accepted(run)
+                self.assertGreater(run.counters["sessions"]["chunks_cut"], 0)
+                self.assertGreater(run.counters["sessions"]["chunks_left_out"], 0)
+        whole = self.same(r, FEW[:2], "--budget", "15", "--pace", "lockstep", "--draft", f"replay:{r.plain.path}:0.8:0.5")
+        self.assertEqual((whole.counters["sessions"]["chunks_cut"], whole.counters["sessions"]["chunks_left_out"]), (0, 0))
 
     # Sampling.
 

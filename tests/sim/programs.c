@@ -66,6 +66,7 @@ static bool start_target(world *w, int index) {
                       .sessions = TOY_SLOTS,
                       .context = TOY_CONTEXT,
                       .kv_blocks = w->is_virtual ? blocks : 0,
+                      .verify_chunk = (int32_t)(w->seed / 16 % 4),
                       .taps = {.layers = TOY_LAYERS, .embed = TOY_EMBED}};
   err e;
   memory_enter(index);

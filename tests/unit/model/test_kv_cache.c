@@ -107,7 +107,8 @@ static void check_counters(const naive *n) {
   assert_int_equal(c.committed_rows, e.committed_rows);
   assert_int_equal(c.rejected_rows, e.rejected_rows);
   assert_int_equal(c.rewound_rows, e.rewound_rows);
-  assert_int_equal(c.refusals, e.refusals);
+  assert_int_equal(c.bytes_spared, e.rejected_rows * row_bytes);
+  assert_memory_equal(c.refusals, e.refusals, sizeof c.refusals);
   written = e.appended_rows + e.committed_rows + counted->staged_writes / LAYERS;
   assert_int_equal(c.bytes_written, written * row_bytes);
   assert_int_equal(c.staged_rows, c.committed_rows + c.rejected_rows + open);
@@ -189,13 +190,19 @@ static int make_tree(naive *n, const naive_sequence *s, int32_t *parents, int32_
   return crowded ? ERR_LIMIT : ERR_OK;
 }
 
+static void expect_refusal(naive *n, int code) {
+  n->expected.refusals[code == ERR_ARG     ? KV_REFUSED_ARGUMENT
+                       : code == ERR_STATE ? KV_REFUSED_STATE
+                                           : KV_REFUSED_LIMIT]++;
+}
+
 static void try_stage(naive *n, int32_t seq) {
   naive_sequence *s = &n->s[seq];
   int32_t parents[KV_STAGE_MAX + 1], count;
   int expected = make_tree(n, s, parents, &count);
   assert_int_equal(kv_stage(n->k, seq, parents, count), expected);
   if (expected != ERR_OK) {
-    n->expected.refusals++;
+    expect_refusal(n, expected);
     return;
   }
   s->staged = true;
@@ -253,7 +260,7 @@ static void try_commit(naive *n, int32_t seq) {
   }
   assert_int_equal(kv_commit(n->k, seq, path, count), expected);
   if (expected != ERR_OK) {
-    n->expected.refusals++;
+    expect_refusal(n, expected);
     return;
   }
   for (int32_t i = 0; i < count; i++) s->rows[s->length++] = s->stage_rows[path[i]];
@@ -320,13 +327,14 @@ static void random_operations(kv_type type) {
     if (i % 16 == 0) check_all(n);
   }
   kv_counters c = n->expected;
+  uint64_t refused = 0;
+  for (int i = 0; i < KV_REFUSALS; i++) refused += c.refusals[i];
   print_message(
       "staged %llu in %llu, committed %llu, rejected %llu, rewound %llu, appended %llu, refused %llu\n",
       (unsigned long long)c.staged_rows, (unsigned long long)c.stage_operations,
       (unsigned long long)c.committed_rows, (unsigned long long)c.rejected_rows,
-      (unsigned long long)c.rewound_rows, (unsigned long long)c.appended_rows,
-      (unsigned long long)c.refusals);
-  assert_true(c.committed_rows > 500 && c.rejected_rows > 500 && c.rewound_rows > 500 && c.refusals > 500);
+      (unsigned long long)c.rewound_rows, (unsigned long long)c.appended_rows, (unsigned long long)refused);
+  assert_true(c.committed_rows > 500 && c.rejected_rows > 500 && c.rewound_rows > 500 && refused > 500);
   assert_true(n->crowded > 100);
   close_naive(n);
 }
@@ -738,7 +746,7 @@ static void a_pool_without_tiles_refuses(void **state) {
   kv_counters before = kv_count(n->k);
   assert_int_equal(kv_stage(n->k, 1, parents, 20), ERR_LIMIT);
   assert_int_equal(kv_grow(n->k, 1, roots, 17, slots), ERR_LIMIT);
-  assert_int_equal(kv_count(n->k).refusals, before.refusals + 2);
+  assert_int_equal(kv_count(n->k).refusals[KV_REFUSED_LIMIT], before.refusals[KV_REFUSED_LIMIT] + 2);
   assert_int_equal(kv_count(n->k).staged_rows, before.staged_rows);
   assert_int_equal(kv_parent(n->k, 1, 0), KV_SLOT_FREE);
   assert_int_equal(kv_check_append(n->k, 1, 1), ERR_OK); /* no stage is open */

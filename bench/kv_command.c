@@ -1,5 +1,6 @@
 #include "bench/kv_command.h"
 
+#include "bench/command_flags.h"
 #include "bench/commit_policy.h"
 #include "bench/timed_threads.h"
 #include "common/base/cpus.h"
@@ -47,14 +48,16 @@ static const char *const layout_names[] = {[STEP_STATIC] = "static", [STEP_SCATT
 
 /* --- flags --- */
 
-static int take_nodes(flags *f, const char *one, err *e) {
+static int take_nodes(void *context, const char *one, err *e) {
+  flags *f = context;
   int64_t nodes;
   int rc = program_int("--nodes", one, 1, COMMIT_NODES_MAX, &nodes, e);
   if (rc == ERR_OK) f->nodes[f->node_count++] = (int32_t)nodes;
   return rc;
 }
 
-static int take_acceptance(flags *f, const char *one, err *e) {
+static int take_acceptance(void *context, const char *one, err *e) {
+  flags *f = context;
   char *end;
   const double share = strtod(one, &end);
   if (end == one || *end || !(share >= 0 && share <= 1))
@@ -63,30 +66,18 @@ static int take_acceptance(flags *f, const char *one, err *e) {
   return ERR_OK;
 }
 
-/* "4,16,64" */
 static int take_own(void *context, flag_id id, const char *text, err *e) {
   flags *f = context;
-  const bool nodes = id == FLAG_tree_nodes;
-  int32_t *count = nodes ? &f->node_count : &f->acceptance_count;
-  char *copy = strdup(text), *rest = copy;
-  int rc = copy ? ERR_OK : ERR_NOMEM;
-  *count = 0;
-  for (const char *one; rc == ERR_OK && (one = strsep(&rest, ","));) {
-    if (*count == SIZES_MAX)
-      rc = err_set(e, ERR_ARG, "--%s takes %d numbers at most", nodes ? "nodes" : "acceptance", SIZES_MAX);
-    else
-      rc = nodes ? take_nodes(f, one, e) : take_acceptance(f, one, e);
+  if (id == FLAG_tree_nodes) {
+    f->node_count = 0;
+    return command_list("--nodes", text, SIZES_MAX, take_nodes, f, e);
   }
-  free(copy);
-  return rc;
+  f->acceptance_count = 0;
+  return command_list("--acceptance", text, SIZES_MAX, take_acceptance, f, e);
 }
 
 static int check_whole(void *context, err *e) {
-  const flags *f = context;
-  return f->given.model ? ERR_OK
-                        : err_set(e, ERR_ARG,
-                                  "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches "
-                                  "the default one)");
+  return command_needs_model(&((const flags *)context)->given, e);
 }
 
 /* --- measuring --- */
@@ -217,11 +208,6 @@ static int run_layout(kv_bench *b, step_layout layout, err *e) {
   return ERR_OK;
 }
 
-static int fail(int status, const char *why) {
-  fprintf(stderr, "tandem-bench: error: %s\n", why);
-  return status;
-}
-
 static int run_layouts(kv_bench *b) {
   err e = {0};
   int rc = ERR_OK;
@@ -230,17 +216,17 @@ static int run_layouts(kv_bench *b) {
     step_close(&b->step);
     b->step = (step_bench){0};
   }
-  return rc == ERR_OK ? STATUS_OK : fail(program_exit_of_file(rc), e.text);
+  return rc == ERR_OK ? STATUS_OK : command_fail(program_exit_of_file(rc), e.text);
 }
 
 static int run_json(kv_bench *b) {
   char *text = NULL;
   size_t size = 0;
   b->out = open_memstream(&text, &size);
-  if (!b->out) return fail(STATUS_FAILED, "out of memory");
+  if (!b->out) return command_fail(STATUS_FAILED, "out of memory");
   int status = run_layouts(b);
   fprintf(b->out, "\n]}\n");
-  if (fclose(b->out) != 0 && status == STATUS_OK) status = fail(STATUS_FAILED, "out of memory");
+  if (fclose(b->out) != 0 && status == STATUS_OK) status = command_fail(STATUS_FAILED, "out of memory");
   if (status == STATUS_OK) fwrite(text, 1, size, stdout);
   free(text);
   return status;
@@ -252,12 +238,12 @@ static int run(kv_bench *b) {
   const int status = b->flags.given.json ? run_json(b) : run_layouts(b);
   if (status != STATUS_OK) return status;
   const bool written = fflush(stdout) == 0 && !ferror(stdout);
-  return written ? STATUS_OK : fail(STATUS_FAILED, "cannot write to stdout");
+  return written ? STATUS_OK : command_fail(STATUS_FAILED, "cannot write to stdout");
 }
 
 int kv_command(int argc, char **argv) {
   kv_bench *b = calloc(1, sizeof *b);
-  if (!b) return fail(STATUS_FAILED, "out of memory");
+  if (!b) return command_fail(STATUS_FAILED, "out of memory");
   b->flags = (flags){.given = flag_defaults,
                      .nodes = {4, 16, 64},
                      .node_count = 3,

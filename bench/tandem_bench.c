@@ -1,6 +1,7 @@
 /* tandem-bench: what `tandem bench` runs. `step`: where the time of one step of a model goes on this machine,
  * op by op, beside what the machine could do at best. `kv`: bench/kv_command.h. `serve`: bench/serve/serve.h.
  */
+#include "bench/command_flags.h"
 #include "bench/kv_command.h"
 #include "bench/limits.h"
 #include "bench/probe.h"
@@ -51,29 +52,22 @@ typedef struct bench {
 
 /* --- flags --- */
 
-/* "1,4,8". */
-static int take_own(void *context, flag_id id, const char *text, err *e) {
+static int take_rows(void *context, const char *one, err *e) {
   flags *f = context;
-  char *copy = strdup(text), *rest = copy;
-  int rc = copy ? ERR_OK : ERR_NOMEM;
-  (void)id; /* --rows is the only one */
-  f->width_count = 0;
-  for (const char *one; rc == ERR_OK && (one = strsep(&rest, ","));) {
-    int64_t rows;
-    rc = f->width_count == WIDTHS_MAX ? err_set(e, ERR_ARG, "--rows takes %d numbers at most", WIDTHS_MAX)
-                                      : program_int("--rows", one, 1, STEP_ROWS_MAX, &rows, e);
-    if (rc == ERR_OK) f->widths[f->width_count++] = (int32_t)rows;
-  }
-  free(copy);
+  int64_t rows;
+  int rc = program_int("--rows", one, 1, STEP_ROWS_MAX, &rows, e);
+  if (rc == ERR_OK) f->widths[f->width_count++] = (int32_t)rows;
   return rc;
 }
 
+static int take_own(void *context, flag_id id, const char *text, err *e) {
+  (void)id; /* --rows is the only one */
+  ((flags *)context)->width_count = 0;
+  return command_list("--rows", text, WIDTHS_MAX, take_rows, context, e);
+}
+
 static int check_whole(void *context, err *e) {
-  const flags *f = context;
-  return f->given.model ? ERR_OK
-                        : err_set(e, ERR_ARG,
-                                  "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches "
-                                  "the default one)");
+  return command_needs_model(&((const flags *)context)->given, e);
 }
 
 /* --- measuring --- */
@@ -320,30 +314,27 @@ static void print_json(const bench *b) {
 
 /* --- the program --- */
 
-static int fail(int status, const char *why) {
-  fprintf(stderr, "tandem-bench: error: %s\n", why);
-  return status;
-}
-
 static int run_step(bench *b) {
   err e = {0};
   int rc = step_open(&b->step, b->flags.given.model, b->flags.given.device, b->flags.given.math,
                      b->flags.given.threads, b->flags.given.context, STEP_STATIC, NULL, 0, &e);
-  if (rc != ERR_OK) return fail(program_exit_of_file(rc), e.text);
-  if (!measure_machine(b)) return fail(STATUS_FAILED, "no memory or threads to measure the machine with");
+  if (rc != ERR_OK) return command_fail(program_exit_of_file(rc), e.text);
+  if (!measure_machine(b))
+    return command_fail(STATUS_FAILED, "no memory or threads to measure the machine with");
   rc = measure(b);
-  if (rc == ERR_FORMAT) return fail(STATUS_FAILED, "the model's outputs are no numbers: is the file whole?");
-  if (rc != ERR_OK) return fail(STATUS_FAILED, err_name(rc));
+  if (rc == ERR_FORMAT)
+    return command_fail(STATUS_FAILED, "the model's outputs are no numbers: is the file whole?");
+  if (rc != ERR_OK) return command_fail(STATUS_FAILED, err_name(rc));
   if (b->flags.given.json)
     print_json(b);
   else
     print_table(b);
-  return fflush(stdout) == 0 ? STATUS_OK : fail(STATUS_FAILED, "cannot write to stdout");
+  return fflush(stdout) == 0 ? STATUS_OK : command_fail(STATUS_FAILED, "cannot write to stdout");
 }
 
 static int bench_step(int argc, char **argv) {
   bench *b = calloc(1, sizeof *b);
-  if (!b) return fail(STATUS_FAILED, "out of memory");
+  if (!b) return command_fail(STATUS_FAILED, "out of memory");
   b->flags = (flags){.given = flag_defaults, .widths = {1, 4, 8, 16}, .width_count = 4};
   b->flags.given.device = "cpu";
   b->flags.given.threads = cpus_threads();

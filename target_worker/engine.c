@@ -443,16 +443,17 @@ static void note_pass(engine *g, active_job *const *active, int32_t count, doubl
     partial_kv_measured(g->partial, count, longest, us);
 }
 
-static void begin_chain(active_job *a, int32_t length) {
+static partial_chain *begin_chain(active_job *a, int32_t length) {
   const engine_job *job = a->job;
-  a->g->guesses[a->paths - a->g->paths].chain = (partial_chain){.slot = job->slot,
-                                                                .seq = a->seq,
-                                                                .session = job->session,
-                                                                .root = job->tokens[0],
-                                                                .most = min_i32(length, job->partial_most),
-                                                                .sampling = &a->sampling,
-                                                                .stops = job->stops,
-                                                                .stop_count = job->stop_count};
+  partial_chain *c = &a->g->guesses[a->paths - a->g->paths].chain;
+  *c = (partial_chain){.slot = job->slot,
+                       .seq = a->seq,
+                       .root = job->tokens[0],
+                       .most = min_i32(length, job->partial_most),
+                       .sampling = &a->sampling,
+                       .stops = job->stops,
+                       .stop_count = job->stop_count};
+  return c;
 }
 
 /* The chain's tokens become nodes of the job. */
@@ -491,12 +492,9 @@ static void guess_more(engine *g, active_job *const *ready, int32_t count) {
   if (count == 0) return;
   const int32_t length = partial_kv_plan(g->partial, steps, count, left / count, &weighs);
   g->planned = length >= 0;
-  for (int32_t i = 0; i < count; i++) {
-    ready[i]->weighs = weighs;
-    begin_chain(ready[i], length);
-    chains[i] = &g->guesses[ready[i]->paths - g->paths].chain;
-  }
+  for (int32_t i = 0; i < count; i++) ready[i]->weighs = weighs;
   if (length <= 0) return;
+  for (int32_t i = 0; i < count; i++) chains[i] = begin_chain(ready[i], length);
   partial_kv_guess(g->partial, chains, count);
   for (int32_t i = 0; i < count; i++)
     if (chains[i]->count > 0) add_chain(ready[i], chains[i]);

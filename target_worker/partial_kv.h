@@ -35,8 +35,7 @@ void partial_kv_close(partial_kv *p); /* NULL is allowed; before the cache */
 
 /* Tokens that are to follow a session's committed rows. */
 typedef struct partial_chain {
-  int32_t slot, seq; /* seq: of the cache */
-  uint64_t session;
+  int32_t slot, seq;              /* seq: of the cache */
   int32_t root, most;             /* the last token of C, which has no row yet; tokens wanted at most */
   const model_sampling *sampling; /* of the tokens */
   const int32_t *stops;           /* [stop_count] tokens that end it */

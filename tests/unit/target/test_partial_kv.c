@@ -164,7 +164,6 @@ static void all_blocks_guess_what_plain_decoding_says(void **state) {
       weigh(s, p, i, seqs[i], &texts[i], rows + 100 * i);
       chains[i] = (partial_chain){.slot = i,
                                   .seq = seqs[i],
-                                  .session = 7,
                                   .root = texts[i].tokens[rows + 100 * i],
                                   .most = 9 + 8 * i,
                                   .sampling = &texts[i].choosing};
@@ -212,7 +211,6 @@ static void chains_end_and_begin(void **state) {
     if (t.tokens[70 + i] == stop) ends = i;
   partial_chain c = {.slot = 2,
                      .seq = seq,
-                     .session = 7,
                      .root = t.tokens[70],
                      .most = 20,
                      .sampling = &t.choosing,
@@ -238,12 +236,7 @@ static partial_kv *open_timed(setup *s, text *t, double plain_us) {
   append(s, seq, t->tokens, 200);
   measure(p, 0, plain_us);
   weigh(s, p, 0, seq, t, 200);
-  partial_chain c = {.slot = 0,
-                     .seq = seq,
-                     .session = 7,
-                     .root = t->tokens[200],
-                     .most = 7,
-                     .sampling = &t->choosing},
+  partial_chain c = {.slot = 0, .seq = seq, .root = t->tokens[200], .most = 7, .sampling = &t->choosing},
                 *one = &c;
   for (int32_t i = 0; i < 20; i++) partial_kv_guess(p, &one, 1);
   return p;
@@ -318,9 +311,8 @@ static void sessions_that_share_a_pass_share_a_length(void **state) {
   for (int32_t i = 0; i < 2; i++) partial_kv_measured(p, 2, 0, 1e9);
   partial_kv_plan(p, both, 2, 100, &weighs);
   partial_kv_passed(p, 1, 8, 200, no_mass, 0, 0);
-  partial_chain chains[] =
-      {{.slot = 0, .seq = 0, .session = 7, .root = 1, .most = 1, .sampling = &t.choosing},
-       {.slot = 0, .seq = 0, .session = 7, .root = 1, .most = 0, .sampling = &t.choosing}},
+  partial_chain chains[] = {{.slot = 0, .seq = 0, .root = 1, .most = 1, .sampling = &t.choosing},
+                            {.slot = 0, .seq = 0, .root = 1, .most = 0, .sampling = &t.choosing}},
                 *two[] = {&chains[0], &chains[1]};
   partial_kv_guess(p, two, 2);
   assert_int_equal(partial_kv_plan(p, both, 2, 100, &weighs), 7);

@@ -57,9 +57,14 @@ static void print_engine(FILE *out, const engine_counters *n) {
 
 static void print_partial(FILE *out, const partial_counters *n) {
   const named list[] = {{"chains", n->chains},     {"guessed", n->guessed}, {"accepted", n->accepted},
-                        {"forwards", n->forwards}, {"us", n->us},           {"failures", n->failures}};
+                        {"forwards", n->forwards}, {"us", n->us},           {"failures", n->failures},
+                        {"lossy", n->lossy}};
+  named reasons[PARTIAL_REASONS];
+  for (int i = 0; i < PARTIAL_REASONS; i++) reasons[i] = (named){partial_reason_names[i], n->fallbacks[i]};
   fprintf(out, ", ");
   print_group(out, "partial_kv", list, COUNT(list));
+  fprintf(out, ", ");
+  print_group(out, "partial_kv_fallbacks", reasons + 1, COUNT(reasons) - 1); /* the first one is no reason */
 }
 
 static void print_kv(FILE *out, kv_counters k) {

@@ -227,9 +227,16 @@ static int32_t pick(active_job *a, int32_t row) {
   return best->count > 0 ? best->list[0].token : -1;
 }
 
+/* What is guessed lossily is accepted, whatever the whole cache gives. */
 static int32_t pick_on_walk(void *context, int32_t row, const int32_t *path, int32_t depth) {
   (void)path, (void)depth;
-  return pick(context, row);
+  active_job *a = context;
+  const engine_job *job = a->job;
+  const int32_t token = pick(a, row);
+  const bool lossy = a->r->guessed > 0 && job->partial.mode == WIRE_PARTIAL_LOSSY;
+  if (!lossy || token < 0 || row + 1 >= job->count) return token;
+  a->r->lossy += token != job->tokens[row + 1];
+  return job->tokens[row + 1];
 }
 
 /* Nothing of the job is left in the cache. A loss is told once, by the machine. */
@@ -430,7 +437,7 @@ static void note_weights(const active_job *a, int32_t segment) {
   }
   partial_kv_passed(a->g->partial, a->job->slot, a->job->session, a->job->kv_length,
                     model_mass(a->g->options.model, segment), r->guessed,
-                    min_i32(r->sampled_count - 1, r->guessed));
+                    min_i32(r->sampled_count - 1, r->guessed), r->lossy);
 }
 
 /* Of a forward that was planned: with guesses, or plain. */
@@ -476,28 +483,63 @@ static bool is_alone(const engine_job *job) {
   return job->kind == ENGINE_VERIFY && job->taps.count == 0;
 }
 
+static partial_reason why_not(const active_job *a) {
+  if (a->job->partial_why != PARTIAL_NONE) return a->job->partial_why;
+  return may_guess(a) ? PARTIAL_NONE : PARTIAL_SAMPLING;
+}
+
+static void fall_back(engine *g, partial_reason why, int32_t sessions) {
+  char text[ERR_TEXT_MAX] = "see docs/USAGE.md, partial KV";
+  if (!partial_kv_falls_back(g->partial, why)) return;
+  if (why == PARTIAL_RESTING) partial_kv_say(g->partial, sessions, text, sizeof text);
+  log_line(g->options.log, LOG_INFO, "[partial-kv][fallback] %s: %s", partial_reason_names[why], text);
+}
+
+/* Steps of this forward are plain, each for a reason of its own, or because of others. */
+static void fall_back_all(engine *g, active_job *const *ready, int32_t count, partial_reason others) {
+  for (int32_t i = 0; i < count; i++) {
+    const partial_reason own = why_not(ready[i]);
+    if (ready[i]->job->kind == ENGINE_VERIFY) fall_back(g, own == PARTIAL_NONE ? others : own, count);
+  }
+}
+
+/* Steps of nothing but sessions that may guess, to steps[]. */
+static bool list_steps(active_job *const *ready, int32_t count, partial_step *steps) {
+  for (int32_t i = 0; i < count; i++) {
+    const engine_job *job = ready[i]->job;
+    if (!is_alone(job) || !may_guess(ready[i])) return false;
+    steps[i] = (partial_step){job->slot, job->session, job->kv_length, &job->partial, 0};
+  }
+  return count > 0;
+}
+
+static void guess_chains(engine *g, active_job *const *ready, const partial_step *steps, int32_t count) {
+  partial_chain *chains[ENGINE_JOBS_MAX];
+  active_job *guessing[ENGINE_JOBS_MAX];
+  int32_t n = 0;
+  for (int32_t i = 0; i < count; i++) {
+    if (steps[i].length == 0) continue;
+    guessing[n] = ready[i];
+    chains[n++] = begin_chain(ready[i], steps[i].length);
+  }
+  if (n > 0) partial_kv_guess(g->partial, chains, n);
+  for (int32_t i = 0; i < n; i++)
+    if (chains[i]->count > 0) add_chain(guessing[i], chains[i]);
+}
+
 /* Guesses what follows, in the rows that the forward has left, where all sessions of it may. */
 static void guess_more(engine *g, active_job *const *ready, int32_t count) {
   partial_step steps[ENGINE_JOBS_MAX];
-  partial_chain *chains[ENGINE_JOBS_MAX];
-  int32_t left = MODEL_ROWS_MAX;
-  bool weighs;
   g->planned = false;
-  for (int32_t i = 0; i < count; i++) {
-    const engine_job *job = ready[i]->job;
-    if (!is_alone(job) || !may_guess(ready[i])) return;
-    steps[i] = (partial_step){job->slot, job->session, job->kv_length};
-    left -= job->count;
+  if (!list_steps(ready, count, steps)) {
+    fall_back_all(g, ready, count, PARTIAL_BESIDE);
+    return;
   }
-  if (count == 0) return;
-  const int32_t length = partial_kv_plan(g->partial, steps, count, left / count, &weighs);
-  g->planned = length >= 0;
-  for (int32_t i = 0; i < count; i++) ready[i]->weighs = weighs;
-  if (length <= 0) return;
-  for (int32_t i = 0; i < count; i++) chains[i] = begin_chain(ready[i], length);
-  partial_kv_guess(g->partial, chains, count);
-  for (int32_t i = 0; i < count; i++)
-    if (chains[i]->count > 0) add_chain(ready[i], chains[i]);
+  const partial_plan plan = partial_kv_plan(g->partial, steps, count, (MODEL_ROWS_MAX - count) / count);
+  g->planned = plan.learns;
+  for (int32_t i = 0; i < count; i++) ready[i]->weighs = plan.weighs;
+  if (plan.why != PARTIAL_NONE) fall_back_all(g, ready, count, plan.why);
+  guess_chains(g, ready, steps, count);
 }
 
 /* Runs the rows of these jobs in one forward. If that fails, each job gets once more a forward of its own: so

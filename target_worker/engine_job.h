@@ -4,6 +4,7 @@
 #include "common/base/min.h"
 #include "common/base/sampler.h"
 #include "common/grammar/grammar_matcher.h"
+#include "target_worker/partial_kv.h"
 #include "target_worker/taps.h"
 #include "wire/message.h"
 
@@ -54,7 +55,9 @@ typedef struct engine_job {
   /* VERIFY of a root alone, where the engine has partial KV: most nodes that it may add by itself, all of
    * which may be taken; 0: none, and what blocks weigh is not looked at */
   int32_t partial_most;
-  bool selfcheck; /* decode the round again plainly and compare */
+  msg_partial partial;        /* how, with partial_most; */
+  partial_reason partial_why; /* why there are none */
+  bool selfcheck;             /* decode the round again plainly and compare */
   bool measures; /* PREFILL: choose a token at every row, as a verify does, and drop it, so that the time of a
                     verify is measured */
   taps_set taps; /* the features wanted of its rows; count 0: none */
@@ -79,7 +82,8 @@ typedef struct engine_result {
                ERR_DEVICE (lost: no job will succeed any more): nothing was committed */
   int32_t kv_length;                /* rows committed afterwards */
   int32_t node_count;               /* VERIFY: rows beside the root, */
-  int32_t guessed;                  /* of which the engine has added so many over partial KV */
+  int32_t guessed;                  /* of which the engine has added so many over partial KV; */
+  int32_t lossy;                    /* so many tokens are not those that the whole cache gives */
   int32_t sampled[ENGINE_ROWS_MAX]; /* VERIFY: new tokens, the last one the bonus */
   int32_t sampled_count;
   const ranking_token *logprobs; /* [sampled_count][the job's logprobs], valid until the next batch */

@@ -69,7 +69,7 @@ static int open_machine(program *p, wire_id self, err *e) {
                       .context = p->arguments.given.context,
                       .kv_blocks = p->arguments.given.kv_blocks,
                       .verify_chunk = p->arguments.given.verify_chunk,
-                      .partial_kv = p->model.has_partial,
+                      .partial = p->model.has_partial ? &p->model.partial.own : NULL,
                       .prompt_rows = target_model_prompt_rows(&p->model),
                       .taps = p->model.taps,
                       .progress = progress,

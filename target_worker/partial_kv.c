@@ -5,6 +5,7 @@
 #include "common/speculative/average.h"
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,8 +31,9 @@ typedef struct partial_record { /* of the last guesses */
 typedef struct partial_slot {
   int32_t view; /* of the cache */
   uint64_t session;
-  int32_t rows; /* that were weighed; 0: none were */
-  float *mass;  /* [blocks of a context] */
+  msg_partial how; /* at the last plan */
+  int32_t rows;    /* that were weighed; 0: none were */
+  float *mass;     /* [blocks of a context] */
   partial_record own;
 } partial_slot;
 
@@ -49,7 +51,7 @@ struct partial_kv {
   kv_cache *kv;
   int32_t slot_count, blocks; /* blocks: of a context */
   partial_slot *slots;
-  float *masses, *room; /* [slots][blocks]; [blocks] */
+  float *masses, *room; /* [slots][blocks]; [2][blocks] */
   int32_t *shown;       /* [blocks] */
   partial_share shares[SHARES];
   partial_record all;
@@ -63,21 +65,32 @@ static int compare_floats(const void *a, const void *b) {
   return (x < y) - (x > y); /* the largest first */
 }
 
-int32_t partial_choose(const partial_options *o, const float *mass, int32_t rows, float *room, int32_t *to) {
-  const int32_t blocks = (rows + KV_BLOCK - 1) / KV_BLOCK, first = min_i32(o->sink, blocks),
-                end = blocks - o->window > first ? blocks - o->window : first,
+/* What each group of blocks weighs, and the least that is shown: of the groups from `first` to `end` the
+ * `taken` heaviest. */
+static float least_of(const float *mass, int32_t first, int32_t end, int32_t taken, float *room) {
+  memcpy(room, mass + first, (size_t)(end - first) * sizeof *room);
+  qsort(room, (size_t)(end - first), sizeof *room, compare_floats);
+  return room[taken - 1];
+}
+
+static void add_up(const float *mass, int32_t blocks, int32_t each, float *to) {
+  for (int32_t b = 0; b < blocks; b++) to[b / each] = b % each == 0 ? mass[b] : to[b / each] + mass[b];
+}
+
+int32_t partial_choose(const msg_partial *o, const float *mass, int32_t rows, float *room, int32_t *to) {
+  const int32_t blocks = (rows + KV_BLOCK - 1) / KV_BLOCK, each = o->block / KV_BLOCK,
+                groups = (blocks + each - 1) / each, first = min_i32(o->sink, groups),
+                end = groups - o->window > first ? groups - o->window : first,
                 taken = min_i32(o->retrieval, end - first);
-  float least = INFINITY;
+  float *weights = room + groups;
+  add_up(mass, blocks, each, weights);
+  const float least = taken > 0 ? least_of(weights, first, end, taken, room) : INFINITY;
   int32_t equal = 0, count = 0;
-  if (taken > 0) {
-    memcpy(room, mass + first, (size_t)(end - first) * sizeof *room);
-    qsort(room, (size_t)(end - first), sizeof *room, compare_floats);
-    least = room[taken - 1];
-  }
   for (int32_t i = 0; i < taken; i++) equal += room[i] == least;
-  for (int32_t b = 0; b < blocks; b++) {
-    const bool own = b < first || b >= end;
-    if (own || mass[b] > least || (mass[b] == least && equal-- > 0)) to[count++] = b;
+  for (int32_t g = 0; g < groups; g++) {
+    const bool own = g < first || g >= end;
+    if (!own && weights[g] <= least && (weights[g] != least || equal-- <= 0)) continue;
+    for (int32_t b = g * each; b < (g + 1) * each && b < blocks; b++) to[count++] = b;
   }
   return count;
 }
@@ -88,7 +101,7 @@ static int take(partial_kv *p, err *e) {
   const size_t slots = (size_t)p->slot_count, blocks = (size_t)p->blocks;
   p->slots = calloc(slots, sizeof *p->slots);
   p->masses = calloc(slots * blocks, sizeof *p->masses);
-  p->room = calloc(blocks, sizeof *p->room);
+  p->room = calloc(2 * blocks, sizeof *p->room);
   p->shown = calloc(blocks, sizeof *p->shown);
   if (!p->slots || !p->masses || !p->room || !p->shown || model_weigh(p->model, p->kv) != ERR_OK)
     return err_set(e, ERR_NOMEM, "no memory for partial KV: start without --partial-kv");
@@ -205,13 +218,15 @@ static void rest(partial_kv *p, partial_share *t) {
 }
 
 static bool all_long_enough(partial_kv *p, const partial_step *steps, int32_t count) {
+  bool enough = true;
   for (int32_t i = 0; i < count; i++) {
     partial_slot *s = &p->slots[steps[i].slot];
-    if (steps[i].rows < p->options.threshold) return false;
+    enough &= steps[i].rows >= steps[i].how->threshold;
     if (s->session != steps[i].session)
       *s = (partial_slot){.view = s->view, .session = steps[i].session, .mass = s->mass};
+    s->how = *steps[i].how;
   }
-  return true;
+  return enough;
 }
 
 static bool all_weighed(const partial_kv *p, const partial_step *steps, int32_t count) {
@@ -223,20 +238,36 @@ static bool all_weighed(const partial_kv *p, const partial_step *steps, int32_t 
   return weighed;
 }
 
-int32_t partial_kv_plan(partial_kv *p, const partial_step *steps, int32_t count, int32_t most, bool *weighs) {
+/* Every `refresh` tokens the whole cache is read; exact sessions beside lossy ones only weigh. */
+static bool plan_lossy(const partial_kv *p, partial_step *steps, int32_t count, int32_t most) {
+  bool any = false;
+  for (int32_t i = 0; i < count; i++) any |= steps[i].how->mode == WIRE_PARTIAL_LOSSY;
+  for (int32_t i = 0; any && i < count && all_weighed(p, steps, count); i++)
+    if (steps[i].how->mode == WIRE_PARTIAL_LOSSY) steps[i].length = min_i32(steps[i].how->refresh, most);
+  return any;
+}
+
+static partial_plan plan_exact(partial_kv *p, partial_step *steps, int32_t count, int32_t most) {
   partial_share *t = share_of(p, count);
-  *weighs = false;
-  if (!all_long_enough(p, steps, count)) return -1;
-  if (t->rest > 0 && t->rest-- > 0) return 0;
+  const partial_plan plain = {.learns = true}, weighing = {.weighs = true, .learns = true},
+                     resting = {.learns = true, .why = PARTIAL_RESTING};
+  if (t->rest > 0 && t->rest-- > 0) return resting;
   const bool measures = t->plain.count < PLAIN_FIRST || ++t->passes % PLAIN_EVERY == 0;
-  if (measures && p->options.rows == 0) return 0;
-  *weighs = true;
-  if (!all_weighed(p, steps, count)) return 0;
+  if (measures && p->options.rows == 0) return plain;
+  if (!all_weighed(p, steps, count)) return weighing;
+  for (int32_t i = 0; i < count; i++) most = min_i32(most, steps[i].how->refresh);
   const int32_t length = length_of(p, t, steps, count, most);
-  if (length > 0) return length;
-  *weighs = false;
+  for (int32_t i = 0; i < count; i++) steps[i].length = length;
+  if (length > 0) return weighing;
   rest(p, t);
-  return 0;
+  return resting;
+}
+
+partial_plan partial_kv_plan(partial_kv *p, partial_step *steps, int32_t count, int32_t most) {
+  for (int32_t i = 0; i < count; i++) steps[i].length = 0;
+  if (!all_long_enough(p, steps, count)) return (partial_plan){.why = PARTIAL_SHORT};
+  if (plan_lossy(p, steps, count, most)) return (partial_plan){.weighs = true};
+  return plan_exact(p, steps, count, most);
 }
 
 void partial_kv_failed(partial_kv *p) {
@@ -250,16 +281,18 @@ void partial_kv_measured(partial_kv *p, int32_t sessions, int32_t length, double
 }
 
 void partial_kv_passed(partial_kv *p, int32_t slot, uint64_t session, int32_t rows, const float *mass,
-                       int32_t guessed, int32_t accepted) {
+                       int32_t guessed, int32_t accepted, int32_t lossy) {
   partial_slot *s = &p->slots[slot];
   const int32_t blocks = (rows + KV_BLOCK - 1) / KV_BLOCK;
   assert(s->session == session);
   s->rows = mass ? rows : 0;
   for (int32_t b = 0; b < p->blocks && mass; b++) /* no number weighs nothing */
     s->mass[b] = b < blocks && mass[b] > 0 ? mass[b] : 0;
+  p->counters.accepted += (uint64_t)accepted;
+  p->counters.lossy += (uint64_t)lossy;
+  if (s->how.mode == WIRE_PARTIAL_LOSSY) return;
   record(&s->own, guessed, accepted, FORGET_OWN);
   record(&p->all, guessed, accepted, FORGET_ALL);
-  p->counters.accepted += (uint64_t)accepted;
 }
 
 /* --- guessing --- */
@@ -275,7 +308,7 @@ typedef struct rollout {
 static void show(partial_kv *p, const partial_chain *c) {
   const partial_slot *s = &p->slots[c->slot];
   const int32_t rows = kv_length(p->kv, c->seq);
-  const int32_t count = partial_choose(&p->options, s->mass, rows, p->room, p->shown);
+  const int32_t count = partial_choose(&s->how, s->mass, rows, p->room, p->shown);
   kv_view(p->kv, s->view, c->seq, p->shown, count);
 }
 
@@ -353,6 +386,26 @@ void partial_kv_guess(partial_kv *p, partial_chain *const *chains, int32_t count
   do keep_going(p, &r);
   while (r.count > 0 && guess_next(p, &r));
   for (int32_t i = 0; i < count; i++) hide(p, chains[i]);
+}
+
+/* --- telling --- */
+
+const char *const partial_reason_names[PARTIAL_REASONS] = {
+    [PARTIAL_NONE] = "none",   [PARTIAL_OFF] = "off",           [PARTIAL_DRAFT] = "draft",
+    [PARTIAL_ROOM] = "room",   [PARTIAL_SAMPLING] = "sampling", [PARTIAL_BESIDE] = "beside",
+    [PARTIAL_SHORT] = "short", [PARTIAL_RESTING] = "resting"};
+
+bool partial_kv_falls_back(partial_kv *p, partial_reason why) {
+  return p->counters.fallbacks[why]++ == 0;
+}
+
+void partial_kv_say(const partial_kv *p, int32_t sessions, char *text, size_t size) {
+  const partial_share *t = &p->shares[min_i32(log2_of(sessions), SHARES - 1)];
+  snprintf(text, size,
+           "no chain of guesses pays where %d sessions share a pass: a guess takes %.2f ms, a plain pass "
+           "%.2f, and "
+           "%.0f of 100 guesses are right",
+           sessions, t->guess.mean / 1000, t->plain.mean / 1000, 100 * right_of(&p->all, RIGHT_FIRST));
 }
 
 const partial_counters *partial_kv_count(const partial_kv *p) {

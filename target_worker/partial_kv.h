@@ -11,20 +11,19 @@
 #include "common/base/err.h"
 #include "common/base/limit.h"
 #include "common/model/model.h"
+#include "wire/message.h"
 
-#define PARTIAL_ROWS_MAX LIMIT(32, 8) /* tokens of a chain */
+#define PARTIAL_ROWS_MAX LIMIT(WIRE_PARTIAL_REFRESH_MAX, 8) /* tokens of a chain */
 
 typedef struct partial_options {
-  int32_t sink, retrieval, window; /* blocks; window: at least what a chain commits, PARTIAL_WINDOW_MIN */
-  int32_t threshold;               /* committed rows from which on chains are guessed */
-  int32_t rows;                    /* of every chain, <= PARTIAL_ROWS_MAX; 0: as many as pay */
+  msg_partial own; /* of sessions whose request says nothing of it */
+  int32_t rows;    /* of every chain, <= PARTIAL_ROWS_MAX; 0: as many as pay */
 } partial_options;
 
-#define PARTIAL_WINDOW_MIN ((PARTIAL_ROWS_MAX + 1) / KV_BLOCK + 2)
-
-/* Blocks of so many committed rows that are shown, ascending, to to[]; returns how many. mass [blocks]: what
- * each weighs; of those that weigh the same the earlier ones are taken. room [blocks]: for the function. */
-int32_t partial_choose(const partial_options *o, const float *mass, int32_t rows, float *room, int32_t *to);
+/* Blocks of the cache that are shown of so many committed rows, ascending, to to[]; returns how many. A block
+ * of partial KV is one of these or several, side by side. mass [blocks]: what each of the cache weighs; of
+ * those that weigh the same the earlier ones are taken. room [2][blocks]: for the function. */
+int32_t partial_choose(const msg_partial *o, const float *mass, int32_t rows, float *room, int32_t *to);
 
 typedef struct partial_kv partial_kv;
 
@@ -47,29 +46,58 @@ typedef struct partial_step { /* of a session of so many committed rows that may
   int32_t slot;
   uint64_t session;
   int32_t rows;
+  const msg_partial *how; /* EXACT or LOSSY */
+  int32_t length;         /* planned: tokens that are to be guessed for it before the forward */
 } partial_step;
 
-/* Once before each forward of nothing but such steps: how many tokens, at most `most`, are to be guessed for
- * each session before it. *weighs: it is to weigh the blocks of all of them, which goes before guesses. Both
- * are none while no chain pays, and now and then, so that it is known what a plain pass takes. -1: a session
- * is below the threshold, and nothing is to be learnt from the forward. */
-int32_t partial_kv_plan(partial_kv *p, const partial_step *steps, int32_t count, int32_t most, bool *weighs);
+/* Why a step is plain, though the target has partial KV. */
+typedef enum {
+  PARTIAL_NONE,     /* it is not, or nothing can be said of it */
+  PARTIAL_OFF,      /* the request says so */
+  PARTIAL_DRAFT,    /* drafts feed the session's tree */
+  PARTIAL_ROOM,     /* the answer ends, or the orchestrator has more to write down than it may */
+  PARTIAL_SAMPLING, /* filters, penalties, a grammar or log-probabilities, which need more than a token */
+  PARTIAL_BESIDE,   /* another session of the forward may not guess, or reads its prompt */
+  PARTIAL_SHORT,    /* the session, or another one of the forward, has not reached its threshold */
+  PARTIAL_RESTING,  /* no chain pays, by what was measured, or a forward failed */
+  PARTIAL_REASONS
+} partial_reason;
+
+typedef struct partial_plan {
+  bool weighs;        /* the forward is to weigh the blocks of all its sessions, which goes before guesses */
+  bool learns;        /* what it takes is to be told: partial_kv_measured */
+  partial_reason why; /* there are no chains, and will be none for a while */
+} partial_plan;
+
+/* Once before each forward of nothing but such steps. Exact ones all have chains of one length, or none:
+ * while no chain pays, and now and then, so that it is known what a plain pass takes. Lossy ones have chains
+ * of their refresh interval. No chain is longer than `most`. */
+partial_plan partial_kv_plan(partial_kv *p, partial_step *steps, int32_t count, int32_t most);
 /* Guesses for all of them together, a forward for each token. A chain ends early where its forward fails. */
 void partial_kv_guess(partial_kv *p, partial_chain *const *chains, int32_t count);
 
 /* A pass that was to weigh the blocks of `rows` committed rows is over: mass as model_mass gives it; NULL: it
- * is not known. Of the tokens that were guessed it accepted so many. */
+ * is not known. Of the tokens that were guessed so many were accepted, `lossy` of them although the whole
+ * cache gives others. */
 void partial_kv_passed(partial_kv *p, int32_t slot, uint64_t session, int32_t rows, const float *mass,
-                       int32_t guessed, int32_t accepted);
+                       int32_t guessed, int32_t accepted, int32_t lossy);
 /* A forward that weighed, or guessed, has failed: there are no chains for a while. */
 void partial_kv_failed(partial_kv *p);
 /* What a planned pass of so many sessions took: a plain one, or one that checked chains, the longest of which
  * has `length` tokens. Not one that only weighed. */
 void partial_kv_measured(partial_kv *p, int32_t sessions, int32_t length, double us);
 
+extern const char *const partial_reason_names[PARTIAL_REASONS];
+/* Counts it. True: it is the first of its kind, which is worth a line of the log. */
+bool partial_kv_falls_back(partial_kv *p, partial_reason why);
+/* What was measured where no chain pays, as a sentence. */
+void partial_kv_say(const partial_kv *p, int32_t sessions, char *text, size_t size);
+
 typedef struct partial_counters {
   uint64_t chains, guessed, accepted;
-  uint64_t forwards, us; /* over partial KV, and what they took */
-  uint64_t failures;     /* of such forwards */
+  uint64_t forwards, us;               /* over partial KV, and what they took */
+  uint64_t failures;                   /* of such forwards */
+  uint64_t lossy;                      /* tokens accepted that were not the whole cache's */
+  uint64_t fallbacks[PARTIAL_REASONS]; /* steps */
 } partial_counters;
 const partial_counters *partial_kv_count(const partial_kv *p);

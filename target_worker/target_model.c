@@ -64,15 +64,22 @@ static int settle_partial(target_model *m, const target_arguments *a, kv_options
   const flag_values *f = &a->given;
   partial_options *o = &m->partial;
   if (!f->partial_kv) return ERR_OK;
-  *o = (partial_options){f->partial_sink, f->partial_retrieval, f->partial_window, f->partial_threshold,
-                         f->partial_rows};
-  const int32_t shown = (o->sink + o->retrieval + o->window) * KV_BLOCK;
-  if (shown > o->threshold)
+  *o = (partial_options){.own = {.mode = WIRE_PARTIAL_EXACT,
+                                 .block = f->partial_block,
+                                 .sink = f->partial_sink,
+                                 .retrieval = f->partial_retrieval,
+                                 .window = f->partial_window,
+                                 .buffer = f->partial_buffer,
+                                 .threshold = f->partial_threshold,
+                                 .refresh = f->partial_refresh},
+                         .rows = f->partial_rows};
+  const int rc = msg_partial_check(&o->own, e);
+  if (rc != ERR_OK) return rc;
+  if (o->rows > o->own.refresh)
     return err_set(
         e, ERR_ARG,
-        "partial KV of %d tokens (%d + %d + %d blocks of %d) is more than --partial-kv-threshold %d: "
-        "raise that, or show fewer blocks",
-        shown, o->sink, o->retrieval, o->window, KV_BLOCK, o->threshold);
+        "--partial-kv-rows %d is more than --partial-kv-refresh %d: lower the one or raise the other",
+        o->rows, o->own.refresh);
   m->has_partial = !has_windows(model_file_config(m->file));
   if (!m->has_partial)
     log_line(log, LOG_WARNING,

@@ -60,14 +60,26 @@ static void job_sampling(session *s, engine_job *job) {
   job->bias_values = s->job.bias->values;
 }
 
-/* Nodes that the engine may add by itself: none where drafts feed a tree. */
-static int32_t partial_most(const session *s, const schedule_pick *pick) {
-  const msg_options *o = &s->request.options;
+/* Nodes that the engine may add by itself. */
+static int32_t partial_room(const session *s) {
   const int32_t rows = s->committed.capacity - s->committed.length,
                 credit = SCHEDULE_CREDIT - (s->committed.length - s->stream.acked);
-  if (pick->rows > 0 || o->single || s->speculation.disabled || session_draft_count(s) > 0) return 0;
-  const int32_t most = min_i32(min_i32(session_room(s) - 1, rows - 1), min_i32(credit - 1, PARTIAL_ROWS_MAX));
-  return most > 0 ? most : 0;
+  return min_i32(min_i32(session_room(s) - 1, rows - 1), min_i32(credit - 1, PARTIAL_ROWS_MAX));
+}
+
+static void job_partial(const verifier *v, const session *s, const schedule_pick *pick, engine_job *job) {
+  const msg_options *o = &s->request.options;
+  const bool is_own = o->partial.mode == WIRE_PARTIAL_OWN,
+             off = o->partial.mode == WIRE_PARTIAL_OFF || o->single || s->speculation.disabled,
+             drafted = pick->rows > 0 || session_draft_count(s) > 0;
+  job->partial_most = 0;
+  job->partial_why = PARTIAL_NONE;
+  if (!v->partial || pick->kind != SCHEDULE_STEP) return;
+  const int32_t room = partial_room(s);
+  job->partial_why = off ? PARTIAL_OFF : drafted ? PARTIAL_DRAFT : room < 1 ? PARTIAL_ROOM : PARTIAL_NONE;
+  if (job->partial_why != PARTIAL_NONE) return;
+  job->partial = is_own ? *v->partial : o->partial;
+  job->partial_most = min_i32(room, job->partial.refresh);
 }
 
 static void job_verify(session *s, schedule_pick *pick, engine_job *job) {
@@ -75,8 +87,9 @@ static void job_verify(session *s, schedule_pick *pick, engine_job *job) {
   job->kind = ENGINE_VERIFY;
   job_nodes(s, pick, job);
   job_sampling(s, job);
-  job->selfcheck = (pick->rows > 0 || job->partial_most > 0) && selfcheck > 0 &&
-                   s->stats.rounds % selfcheck == selfcheck - 1;
+  const bool guesses = job->partial_most > 0 && job->partial.mode != WIRE_PARTIAL_LOSSY;
+  job->selfcheck =
+      (pick->rows > 0 || guesses) && selfcheck > 0 && s->stats.rounds % selfcheck == selfcheck - 1;
 }
 
 /* A copy, because an OPEN or END may change the session's own while the job is under way. */
@@ -102,7 +115,7 @@ static void job_fill(verifier *v, const session_store *store, session *s, schedu
   job_blocks(s, map, job);
   job->taps = s->drafts.features.taps;
   job->fuses = feature_fusion_in_forward(store, s);
-  job->partial_most = v->partial && pick->kind == SCHEDULE_STEP ? partial_most(s, pick) : 0;
+  job_partial(v, s, pick, job);
   if (job->taps.count > 0) job->taps_from = feature_stream_from(s);
   if (pick->kind == SCHEDULE_PREFILL) {
     job_prefill(s, pick->rows, v->forward.measures, job);

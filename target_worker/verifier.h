@@ -18,7 +18,7 @@ typedef struct verifier {
   verifier_record record; /* called for each step; may be NULL */
   void *record_context;
   feature_fusion fusion;
-  bool partial;     /* the engine has partial KV */
+  const msg_partial *partial; /* how, where a request says nothing of it; NULL: the engine has none */
   int32_t *maps;    /* [ENGINE_JOBS_MAX][map_size]: cache blocks of the jobs under way; NULL: static */
   int32_t map_size; /* blocks of a context */
 } verifier;

@@ -54,7 +54,7 @@ int target_alloc(target **out, const target_options *o, err *e) {
   if (o->width) cost_model_steps(&t->verifier.speculation.costs, o->width, o->engine_context);
   t->verifier.speculation.prompt_rows = o->prompt_rows;
   t->verifier.speculation.verify_chunk = o->verify_chunk;
-  t->verifier.partial = o->partial_kv;
+  t->verifier.partial = o->partial;
   t->store.taps = o->taps;
   t->store.vocabulary = o->vocabulary;
   t->store.speculation = &t->verifier.speculation;

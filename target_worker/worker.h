@@ -15,11 +15,11 @@ typedef struct target_options {
   hash16 host;                        /* as HELLO names it, like `device` */
   const char *device;                 /* borrowed */
   int32_t sessions, context;
-  int32_t kv_blocks;    /* of a virtual cache; 0: static */
-  int32_t verify_chunk; /* most nodes of a session in one forward; 0: as many as its budget allows */
-  bool partial_kv;      /* the engine has it */
-  int32_t prompt_rows;  /* of the device (device.h), at most ENGINE_CHUNK_MAX; 0: any number does */
-  taps_offer taps;      /* the features that drafts may be granted; all zero: none */
+  int32_t kv_blocks;          /* of a virtual cache; 0: static */
+  int32_t verify_chunk;       /* most nodes of a session in one forward; 0: as many as its budget allows */
+  const msg_partial *partial; /* borrowed; NULL: the engine has no partial KV */
+  int32_t prompt_rows;        /* of the device (device.h), at most ENGINE_CHUNK_MAX; 0: any number does */
+  taps_offer taps;            /* the features that drafts may be granted; all zero: none */
   uint64_t (*progress)(
       void *context); /* grows while a forward goes on (model_progress); NULL: progress is unknown */
   int32_t (*width)(void *context, int32_t rows); /* of the device (device.h); NULL: every row costs */

@@ -260,10 +260,10 @@ static int write_blob(writer *w, const field *f, const char *base) {
   return ERR_OK;
 }
 
-/* How many fields of a message or group are written: those behind one that is left out are left out, too. */
+/* How many fields of a message or group are written: the last of them is not one that may be left out. */
 static uint32_t written_count(const field_group *group, const char *base) {
-  uint32_t n = 0;
-  while (n < group->count && !field_is_absent(&group->list[n], base)) n++;
+  uint32_t n = group->count;
+  while (n > 0 && field_is_absent(&group->list[n - 1], base)) n--;
   return n;
 }
 
@@ -325,12 +325,11 @@ static int write_list(writer *w, const field *f, const char *base) {
 
 static int write_group(writer *w, const field_group *group, const char *base) {
   int code = ERR_OK;
-  for (uint32_t i = 0; i < group->count && code == ERR_OK; i++) {
+  const uint32_t count = written_count(group, base);
+  for (uint32_t i = 0; i < count && code == ERR_OK; i++) {
     const field *f = &group->list[i];
     w->at.field = f->name;
-    if (field_is_absent(f, base))
-      break;
-    else if (f->list)
+    if (f->list)
       code = write_list(w, f, base);
     else if (f->kind == FIELD_BLOB)
       code = write_blob(w, f, base);
@@ -644,7 +643,7 @@ static int read_group(reader *r, const field_group *group, char *base) {
     else
       code = read_value(r, f, base + f->offset);
     r->at.field = f->name;
-    if (code == ERR_OK && field_is_absent(f, base))
+    if (code == ERR_OK && i + 1 == group->count && field_is_absent(f, base))
       code = refuse(&r->at, RULE_LEFT_OUT, "is given, and is empty: it is left out then");
   }
   r->at.field = NULL;

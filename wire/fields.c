@@ -60,6 +60,18 @@ static const field error_fields[] = {
 
 static const field ping_fields[] = {U64(msg_ping, sequence), U64(msg_ping, time_us), COUNT(msg_ping, load)};
 
+static const field partial_fields[] = {
+    INT(msg_partial, mode, FIELD_ENUM, WIRE_PARTIAL_OWN, WIRE_PARTIAL_LOSSY),
+    COUNT(msg_partial, block),
+    COUNT(msg_partial, sink),
+    COUNT(msg_partial, retrieval),
+    COUNT(msg_partial, window),
+    COUNT(msg_partial, buffer),
+    COUNT(msg_partial, threshold),
+    COUNT(msg_partial, refresh),
+};
+static const field_group partial_group = GROUP(partial_fields);
+
 /* Of the same struct as the options around it. */
 static const field extra_fields[] = {
     OF(msg_options, presence_penalty, FIELD_F32),
@@ -69,12 +81,13 @@ static const field extra_fields[] = {
     INT(msg_options, logprobs, FIELD_I32, 0, WIRE_LOGPROBS_MAX),
     {PLAIN(msg_options, grammar, FIELD_BLOB), .max = WIRE_GRAMMAR_MAX,
      .count_offset = offsetof(msg_options, grammar_size), LEFT_OUT(msg_options, grammar_size)},
+    {PLAIN(msg_options, partial, FIELD_GROUP), .group = &partial_group, LEFT_OUT(msg_options, partial.mode)},
 };
 static const field_group extra_group = GROUP(extra_fields);
-#define EXTRAS_SIZE (2 * sizeof(float) + 3 * sizeof(int32_t)) /* of what is zero where there are none */
-_Static_assert(offsetof(msg_options, grammar_size) + sizeof(uint32_t) ==
+#define EXTRAS_SIZE (2 * sizeof(float) + 4 * sizeof(int32_t)) /* of what is zero where there are none */
+_Static_assert(offsetof(msg_options, partial.mode) + sizeof(wire_partial) ==
                    offsetof(msg_options, presence_penalty) + EXTRAS_SIZE,
-               "the penalties and the counts lie one behind the other");
+               "the penalties, the counts and the mode lie one behind the other");
 
 static const field option_fields[] = {
     OF(msg_options, temperature, FIELD_F32),

@@ -23,7 +23,7 @@ typedef enum {
 } field_kind;
 
 #define FIELD_SCORE_MIN  (-100.0f)
-#define FIELD_ABSENT_MAX 20
+#define FIELD_ABSENT_MAX 24
 
 struct field_group;
 
@@ -39,7 +39,8 @@ typedef struct field {
   uint32_t count_max;
   const struct field_group *group;
   /* A later version has added it, at the end of a message or group: it is left out where the `absent_size`
-   * bytes at absent_offset are zero, as they are when a frame lacks it. 0: it is always there. */
+   * bytes at absent_offset are zero, as they are when a frame lacks it, and so are those of all fields behind
+   * it. 0: it is always there. */
   size_t absent_offset, absent_size; /* at most FIELD_ABSENT_MAX */
 } field;
 

@@ -84,7 +84,12 @@ sampler_options msg_sampling(const msg_options *o) {
 
 bool msg_options_extras(const msg_options *o) {
   return o->presence_penalty != 0 || o->frequency_penalty != 0 || o->bias_count > 0 || o->logprobs > 0 ||
-         o->grammar_size > 0;
+         o->grammar_size > 0 || o->partial.mode != WIRE_PARTIAL_OWN;
+}
+
+uint32_t msg_options_version(const msg_options *o) {
+  if (o->partial.mode != WIRE_PARTIAL_OWN) return WIRE_VERSION_PARTIAL;
+  return msg_options_extras(o) ? WIRE_VERSION_EXTRAS : WIRE_VERSION_MIN;
 }
 
 void msg_bias_copy(msg_options *to, const msg_options *from, msg_bias *bias) {
@@ -130,6 +135,45 @@ static int check_bias(const msg_options *o, err *e) {
   return ERR_OK;
 }
 
+static int check_range(const char *what, int32_t value, int32_t low, int32_t high, err *e) {
+  if (value >= low && value <= high) return ERR_OK;
+  return err_set(e, ERR_ARG, "partial KV: %s must be from %d to %d, not %d", what, low, high, value);
+}
+
+int msg_partial_check(const msg_partial *p, err *e) {
+  if (p->mode != WIRE_PARTIAL_EXACT && p->mode != WIRE_PARTIAL_LOSSY) return ERR_OK;
+  int rc = check_range("tokens of a block", p->block, WIRE_PARTIAL_UNIT, WIRE_PARTIAL_BLOCK_MAX, e);
+  if (rc == ERR_OK) rc = check_range("sink blocks", p->sink, 0, WIRE_PARTIAL_BLOCKS_MAX, e);
+  if (rc == ERR_OK) rc = check_range("retrieval blocks", p->retrieval, 0, WIRE_PARTIAL_BLOCKS_MAX, e);
+  if (rc == ERR_OK) rc = check_range("window blocks", p->window, 1, WIRE_PARTIAL_BLOCKS_MAX, e);
+  if (rc == ERR_OK) rc = check_range("the buffer's tokens", p->buffer, 2, WIRE_PARTIAL_BUFFER_MAX, e);
+  if (rc == ERR_OK) rc = check_range("the refresh interval", p->refresh, 1, WIRE_PARTIAL_REFRESH_MAX, e);
+  if (rc != ERR_OK) return rc;
+  const int64_t shown = ((int64_t)p->sink + p->retrieval + p->window) * p->block;
+  if (p->block % WIRE_PARTIAL_UNIT != 0)
+    return err_set(e, ERR_ARG, "partial KV: a block has %d tokens, but must have a multiple of %d", p->block,
+                   WIRE_PARTIAL_UNIT);
+  if (p->window * p->block < WIRE_PARTIAL_WINDOW_MIN)
+    return err_set(
+        e, ERR_ARG,
+        "partial KV: a window of %d tokens (%d blocks of %d) is less than %d, which a pass may commit: "
+        "show more of the last blocks",
+        p->window * p->block, p->window, p->block, WIRE_PARTIAL_WINDOW_MIN);
+  if (p->refresh >= p->buffer)
+    return err_set(
+        e, ERR_ARG,
+        "partial KV: a buffer of %d tokens has no room for the %d that are guessed between passes and "
+        "one more: raise the buffer, or refresh more often",
+        p->buffer, p->refresh);
+  if (shown > p->threshold)
+    return err_set(
+        e, ERR_ARG,
+        "partial KV of %lld tokens (%d + %d + %d blocks of %d) is more than the threshold of %d: raise "
+        "that, or show fewer blocks",
+        (long long)shown, p->sink, p->retrieval, p->window, p->block, p->threshold);
+  return ERR_OK;
+}
+
 int msg_options_check(const msg_options *o, err *e) {
   sampler_options sampling = msg_sampling(o);
   int rc = sampler_check(&sampling, e);
@@ -148,6 +192,7 @@ int msg_options_check(const msg_options *o, err *e) {
   if (o->grammar_size > WIRE_GRAMMAR_MAX)
     return err_set(e, ERR_LIMIT, "a grammar has at most %d bytes, not %u", WIRE_GRAMMAR_MAX, o->grammar_size);
   rc = check_bias(o, e);
+  if (rc == ERR_OK) rc = msg_partial_check(&o->partial, e);
   return rc ? rc : check_stops(o, e);
 }
 

@@ -13,7 +13,7 @@
 #define WIRE_MAGIC       "tandem"
 #define WIRE_VERSION_MIN 2
 /* Version 3 has features (MSG_FEATURES) and marks of accepted tokens; a peer of version 2 goes on without. */
-#define WIRE_VERSION_MAX      4
+#define WIRE_VERSION_MAX      5
 #define WIRE_VERSION_FEATURES 3
 /* MSG_PART, penalties by count and biases: a peer of version 2 is given no session that needs them */
 #define WIRE_VERSION_PARTS  3
@@ -23,6 +23,8 @@
 /* The hash of the model in WELCOME, and the numbers in DONE: a peer of version 3 is not told them */
 #define WIRE_VERSION_HASH    4
 #define WIRE_VERSION_NUMBERS 4
+/* What a request says of partial KV: a target of version 4 is given no session that needs it */
+#define WIRE_VERSION_PARTIAL 5
 
 /* Limits. Each is checked before memory is allocated. */
 #define WIRE_FRAME_MAX (1u << 20) /* bytes of one frame */
@@ -36,11 +38,19 @@
 #define WIRE_STRING_MAX        512             /* bytes of a string */
 #define WIRE_STOPS_MAX         32              /* stop tokens in OPEN */
 #define WIRE_BUDGET_MAX        LIMIT(64, 12)   /* tree nodes in one verify */
-#define WIRE_POSITIONS_MAX     64              /* entries of accepted_per_pos */
-#define WIRE_CONTEXT_MAX       1048576         /* largest length or position */
-#define WIRE_LOGPROBS_MAX      (1 + SAMPLER_LOGPROBS_MAX) /* of one token */
-#define WIRE_LOGPROBS_BURST    64                         /* tokens in one TOKENS that has them */
-#define WIRE_GRAMMAR_MAX       65536                      /* bytes of a grammar */
+/* Of partial KV: tokens that a block is a multiple of, and at most has; blocks of a kind, tokens of the
+ * buffer and tokens between full passes at most; tokens of the window at least */
+#define WIRE_PARTIAL_UNIT        16
+#define WIRE_PARTIAL_BLOCK_MAX   4096
+#define WIRE_PARTIAL_BLOCKS_MAX  65536
+#define WIRE_PARTIAL_BUFFER_MAX  1024
+#define WIRE_PARTIAL_REFRESH_MAX 32
+#define WIRE_PARTIAL_WINDOW_MIN  64
+#define WIRE_POSITIONS_MAX       64                         /* entries of accepted_per_pos */
+#define WIRE_CONTEXT_MAX         1048576                    /* largest length or position */
+#define WIRE_LOGPROBS_MAX        (1 + SAMPLER_LOGPROBS_MAX) /* of one token */
+#define WIRE_LOGPROBS_BURST      64                         /* tokens in one TOKENS that has them */
+#define WIRE_GRAMMAR_MAX         65536                      /* bytes of a grammar */
 
 /* Limits of features: what a draft head reads, rows of the target's states. */
 #define WIRE_TAPS_MAX          8       /* states of one row */
@@ -145,6 +155,23 @@ typedef struct msg_ping { /* PONG returns the same two and the answerer's load *
   int32_t load; /* open sessions; 0 in PING */
 } msg_ping;
 
+/* Whether a session's next tokens are guessed over partial KV (target_worker/partial_kv.h) */
+typedef enum {
+  WIRE_PARTIAL_OWN, /* as the target was started; the numbers below are 0 */
+  WIRE_PARTIAL_OFF, /* never; so are they */
+  WIRE_PARTIAL_EXACT,
+  WIRE_PARTIAL_LOSSY /* what is guessed is accepted: the answer is not the model's own */
+} wire_partial;
+
+typedef struct msg_partial {
+  wire_partial mode;
+  int32_t block;                   /* tokens of a block: a multiple of 16 */
+  int32_t sink, retrieval, window; /* blocks */
+  int32_t buffer;                  /* tokens for which there is room on top of these */
+  int32_t threshold;               /* committed tokens from which on it is done */
+  int32_t refresh;                 /* most tokens that are guessed between passes over the whole cache */
+} msg_partial;
+
 typedef struct msg_options { /* what a request asks for; the draft gets all of it too */
   float temperature, top_p, min_p, repeat_penalty;
   int32_t top_k;
@@ -164,6 +191,7 @@ typedef struct msg_options { /* what a request asks for; the draft gets all of i
    * one token less, the likeliest. 0: none. */
   int32_t logprobs;
   uint32_t grammar_size;
+  msg_partial partial;
   const char *grammar; /* [grammar_size] of text, which the output follows (common/grammar); size 0: none */
   const int32_t *bias_tokens;
   const float *bias_values;
@@ -384,6 +412,8 @@ bool msg_beside(const msg_hello *a, const msg_hello *b);
 sampler_options msg_sampling(const msg_options *o);
 /* Do these options need a worker of WIRE_VERSION_EXTRAS? */
 bool msg_options_extras(const msg_options *o);
+/* The version that a worker must speak to be given them. */
+uint32_t msg_options_version(const msg_options *o);
 /* Copies options with their stops and their bias, as many as there is room for; a grammar stays where it is.
  */
 void msg_options_copy(msg_options *to, const msg_options *from, int32_t stops[WIRE_STOPS_MAX],
@@ -396,6 +426,8 @@ void msg_bias_copy(msg_options *to, const msg_options *from, msg_bias *bias);
  * allowed and stands for the target's own. What depends on the prompt, the model or the worker's memory is
  * checked by those who know them. */
 int msg_options_check(const msg_options *o, err *e);
+/* The same of partial KV alone: what a block is, and what fits into what. */
+int msg_partial_check(const msg_partial *p, err *e);
 
 /* Says why an OPEN does not fit `held`, which is what the worker holds of the session (NULL: nothing): either
  * its base is not held, or its tokens do not give its hash. Returns NULL if it fits. Changes nothing. */

@@ -131,6 +131,7 @@ void closing_lines_print(FILE *to, const completion *c, const closing_lines_opti
   if (o->legend) clause(&l, "%s", SHOW_LEGEND);
   say_end(&l, c, o);
   if (o->seed_drawn) say_seed(&l, c);
+  if (completion_is_lossy(c)) clause(&l, "LOSSY: what was guessed over partial KV was accepted");
   if (c->numerics_changed)
     clause(&l, "NUMERICS CHANGED on the way: the answer may differ from an unbroken one");
   if (o->details) say_details(&l, c);

@@ -76,7 +76,10 @@ static void begin_turn(bench *b) {
   const bench_prompt *p = &b->prompts.list[prompt_of(b)];
   const bench_trial *t = trial_of(b);
   request q = p->request; /* shares what the request owns, for this call */
-  q.speculate = with_draft(b);
+  if (with_draft(b))
+    q.speculate = true;
+  else
+    request_speculate_not(&q);
   q.lockstep = t->size->lockstep;
   q.budget = t->size->budget;
   q.sampling.temperature = t->temperature;

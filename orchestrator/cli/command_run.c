@@ -101,7 +101,7 @@ static void begin(run *r) {
   request q = r->flags->request; /* shares what the request owns, for this call */
   r->begun = true;
   r->completion.accepted_wanted = show_wants_accepted(&r->show);
-  if (r->flags->given.compare && !r->compared) q.speculate = false;
+  if (r->flags->given.compare && !r->compared) request_speculate_not(&q);
   if (completion_begin(&r->completion, r->service, &q, &e)) completion_fail(&r->completion, r->service, &e);
 }
 

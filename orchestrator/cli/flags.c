@@ -260,6 +260,7 @@ static int check_rules(const flags *f, bool chat, err *e) {
       {chat && v->compare, "--compare answers one prompt twice: give it"},
       {v->compare && !flags_wants_draft(f),
        "--compare needs a draft to compare with: drop --draft none, or --budget 0"},
+      {v->partial_lossy && !v->partial_kv, "--partial-kv-lossy says how --partial-kv goes on: give that too"},
       {v->raw && f->request.system,
        "--system goes into the chat template, which --raw leaves out: drop one of them"},
       {v->raw && v->template, "--chat-template names what --raw leaves out: drop one of them"},
@@ -279,6 +280,15 @@ static void fill_request(flags *f) {
   r->raw = v->raw, r->no_special = v->no_special, r->single_token = v->single_token;
   r->max_tokens = v->max_tokens == -1 ? WIRE_CONTEXT_MAX : v->max_tokens; /* to the end of the context */
   r->context = v->context, r->budget = v->budget, r->selfcheck = v->selfcheck, r->lockstep = v->pace;
+  r->partial_kv = v->partial_kv;
+  r->partial = (msg_partial){.mode = v->partial_lossy ? WIRE_PARTIAL_LOSSY : WIRE_PARTIAL_OWN,
+                             .block = v->partial_block,
+                             .sink = v->partial_sink,
+                             .retrieval = v->partial_retrieval,
+                             .window = v->partial_window,
+                             .buffer = v->partial_buffer,
+                             .threshold = v->partial_threshold,
+                             .refresh = v->partial_refresh};
   r->sampling.temperature = v->temperature, r->sampling.top_k = v->top_k, r->sampling.top_p = v->top_p;
   r->sampling.min_p = v->min_p, r->sampling.repeat_penalty = v->repeat_penalty;
   r->sampling.presence_penalty = v->presence_penalty, r->sampling.frequency_penalty = v->frequency_penalty;

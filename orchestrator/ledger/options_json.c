@@ -27,10 +27,23 @@ static const field fields[] = {
 };
 static const field penalties[] = {FIELD(presence_penalty, FLOAT), FIELD(frequency_penalty, FLOAT)};
 #undef FIELD
-enum { FIELD_COUNT = sizeof fields / sizeof *fields, PENALTY_COUNT = sizeof penalties / sizeof *penalties };
+#define FIELD(name)                                                                                          \
+  { #name, FIELD_INT32, offsetof(msg_partial, name) }
+static const field partial_fields[] = {FIELD(block),  FIELD(sink),      FIELD(retrieval), FIELD(window),
+                                       FIELD(buffer), FIELD(threshold), FIELD(refresh)};
+#undef FIELD
+enum {
+  FIELD_COUNT = sizeof fields / sizeof *fields,
+  PENALTY_COUNT = sizeof penalties / sizeof *penalties,
+  PARTIAL_COUNT = sizeof partial_fields / sizeof *partial_fields
+};
 
 static const float *penalty_in(const msg_options *o, int i) {
   return (const float *)((const char *)o + penalties[i].offset);
+}
+
+static int32_t *partial_in(msg_partial *p, int i) {
+  return (int32_t *)((char *)p + partial_fields[i].offset);
 }
 
 /* The shortest decimal number that is read as the same float. */
@@ -59,6 +72,13 @@ static json_t *value_of(const msg_options *o, const field *f) {
   }
 }
 
+static json_t *partial_object(const msg_partial *p) {
+  json_t *object = json_pack("{s:i}", "mode", (int)p->mode);
+  for (int i = 0; i < PARTIAL_COUNT; i++)
+    json_object_set_new(object, partial_fields[i].name, json_integer(*partial_in((msg_partial *)p, i)));
+  return object;
+}
+
 /* What few requests have is left out where it does nothing. */
 static void put_adjustment(json_t *object, const msg_options *o) {
   json_t *bias = o->bias_count > 0 ? json_object() : NULL;
@@ -70,6 +90,8 @@ static void put_adjustment(json_t *object, const msg_options *o) {
   for (int i = 0; i < PENALTY_COUNT; i++)
     if (*penalty_in(o, i) != 0) json_object_set_new(object, penalties[i].name, shortest(*penalty_in(o, i)));
   if (bias) json_object_set_new(object, "logit_bias", bias);
+  if (o->partial.mode != WIRE_PARTIAL_OWN)
+    json_object_set_new(object, "partial_kv", partial_object(&o->partial));
   if (o->grammar_size > 0) json_object_set_new(object, "grammar", json_stringn(o->grammar, o->grammar_size));
 }
 
@@ -171,6 +193,21 @@ static const char *take_adjustment(const json_t *object, msg_options *out, msg_b
   return options_json_bias(value, "logit_bias", bias, &out->bias_count, &unused) ? "logit_bias" : NULL;
 }
 
+static bool take_partial(const json_t *object, msg_partial *out) {
+  const json_int_t mode = json_integer_value(json_object_get(object, "mode"));
+  if (!object) return true;
+  if (mode < WIRE_PARTIAL_OFF || mode > WIRE_PARTIAL_LOSSY) return false;
+  out->mode = (wire_partial)mode;
+  for (int i = 0; i < PARTIAL_COUNT; i++) {
+    const json_t *value = json_object_get(object, partial_fields[i].name);
+    const json_int_t n = json_integer_value(value);
+    if (!json_is_integer(value) || n < 0 || n > INT32_MAX) return false;
+    *partial_in(out, i) = (int32_t)n;
+  }
+  err e;
+  return msg_partial_check(out, &e) == ERR_OK;
+}
+
 static bool take_grammar(const json_t *value, msg_options *out, char **grammar) {
   size_t size = json_string_length(value);
   if (!value) return true;
@@ -191,6 +228,7 @@ int options_json_read(const char *text, msg_options *out, int32_t stops[WIRE_STO
     if (!take_value(out, &fields[i], json_object_get(object, fields[i].name))) wrong = fields[i].name;
   if (!wrong && !take_stops(json_object_get(object, "stop_ids"), out, stops)) wrong = "stop_ids";
   if (!wrong) wrong = take_adjustment(object, out, bias);
+  if (!wrong && !take_partial(json_object_get(object, "partial_kv"), &out->partial)) wrong = "partial_kv";
   if (!wrong && !take_grammar(json_object_get(object, "grammar"), out, grammar)) wrong = "grammar";
   json_decref(object);
   if (!wrong) return ERR_OK;

@@ -451,7 +451,13 @@ const char *completion_off_reason(const completion *c) {
 }
 
 const char *completion_draft_method(const completion *c) {
-  return c->draft_wanted && c->draft_method[0] ? c->draft_method : "none";
+  if (c->draft_wanted && c->draft_method[0]) return c->draft_method;
+  return c->stats.rows > 0 ? "partial-kv" : "none";
+}
+
+bool completion_is_lossy(const completion *c) {
+  const size_t size = strlen(c->numerics_id), end = strlen(SESSIONS_LOSSY);
+  return size >= end && strcmp(c->numerics_id + size - end, SESSIONS_LOSSY) == 0;
 }
 
 /* ---- two completions of one request ---- */

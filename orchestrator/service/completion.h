@@ -125,7 +125,10 @@ double completion_plain_speed(const completion *c);
 double completion_gain(double speed, double plain);
 /* Why speculation was off at the end; NULL: it was on, or not asked for. */
 const char *completion_off_reason(const completion *c);
-const char *completion_draft_method(const completion *c); /* "none": without a draft */
+const char *completion_draft_method(const completion *c); /* "none": nothing was guessed; "partial-kv": by
+                                                             the target itself */
+/* Were tokens accepted that are not the target's own? */
+bool completion_is_lossy(const completion *c);
 
 /* Of the same request answered twice: where the tokens differ first (-1: nowhere), and how many times as fast
  * the second was (0: too few tokens to say, or the draft had no guess). */

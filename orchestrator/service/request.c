@@ -219,7 +219,17 @@ bool request_wants_draft(const request *r) {
   return r->speculate && r->budget > 0;
 }
 
+void request_speculate_not(request *r) {
+  r->speculate = false;
+  if (r->partial_kv) r->partial.mode = WIRE_PARTIAL_OFF;
+}
+
 /* ---- what the target gets ---- */
+
+static msg_partial partial_of(const request *r) {
+  const msg_partial *p = &r->partial;
+  return p->mode == WIRE_PARTIAL_EXACT || p->mode == WIRE_PARTIAL_LOSSY ? *p : (msg_partial){.mode = p->mode};
+}
 
 msg_options request_options(const request *r) {
   const sampler_options *s = &r->sampling;
@@ -244,7 +254,8 @@ msg_options request_options(const request *r) {
                        .budget = draft ? r->budget : 0,
                        .lockstep = draft && r->lockstep,
                        .selfcheck = r->selfcheck,
-                       .single = r->single_token};
+                       .single = r->single_token,
+                       .partial = partial_of(r)};
 }
 
 static int check_prompt(const request *r, err *e) {

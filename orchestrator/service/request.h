@@ -44,6 +44,10 @@ typedef struct request {
   bool lockstep;     /* wait for every draft, for tests */
   int32_t selfcheck; /* decode every so many rounds again plainly and compare; 0: never */
 
+  bool partial_kv;     /* targets may guess over partial KV; */
+  msg_partial partial; /* where the request says nothing of it, its mode is OWN, or LOSSY by the command
+                          line's word, and the numbers are the command line's */
+
   char *title; /* what the ledger calls it; NULL: nothing */
 } request;
 
@@ -79,6 +83,8 @@ void request_clear_stops(request *r);
 int request_add_bias(request *r, int32_t token, float value, err *e);
 
 bool request_wants_draft(const request *r);
+/* Neither a draft nor partial KV. */
+void request_speculate_not(request *r);
 
 /* The options that the target gets; the caller adds the model's stop tokens. */
 msg_options request_options(const request *r);

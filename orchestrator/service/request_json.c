@@ -2,6 +2,7 @@
 
 #include "common/command_line/nearest_word.h"
 #include "orchestrator/ledger/options_json.h"
+#include "orchestrator/service/partial_options.h"
 #include "wire/message.h"
 #include <stddef.h>
 #include <stdlib.h>
@@ -201,6 +202,7 @@ static int read_options(const json_t *object, request *r, err *e) {
   if (rc == ERR_OK) rc = read_stops(object, r, e);
   if (rc == ERR_OK) rc = read_bias(object, r, e);
   if (rc == ERR_OK) rc = read_grammar(object, r, e);
+  if (rc == ERR_OK) rc = partial_options_read(object, '"', r, &(const char *){NULL}, e);
   return rc ? rc : read_numbers(object, r, e);
 }
 
@@ -212,12 +214,14 @@ static int read_options(const json_t *object, request *r, err *e) {
 static const char *const keys[] = {
   "id", "prompt", "prompt_ids", "messages", "draft", "budget", "max_tokens", "seed", "force_single_token",
   "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty",
-  "logit_bias", "grammar", "stop",
+  "logit_bias", "grammar", "stop", "enable_specpv", "specpv_lossy", "specpv_block_size",
+  "specpv_n_sink_blocks", "specpv_n_retrieval_blocks", "specpv_n_window_blocks", "specpv_n_spec_tokens_buf",
+  "specpv_partial_threshold", "specpv_full_refresh_interval",
   "text", "token_ids", "prompt_tokens", "finish_reason", "error", "numerics_id", "numerics_changed", "stats",
   "session", "state", "model", "model_fingerprint", "created", "updated", "prompt_text", "options",
   "request", "format", "version", "epoch", "hash_seed", "checksum"};
 /* clang-format on */
-enum { KEYS = sizeof keys / sizeof *keys, REQUEST_KEYS = 19 };
+enum { KEYS = sizeof keys / sizeof *keys, REQUEST_KEYS = 28 };
 
 /* A key that nobody reads is refused: a misspelt switch would be silently off. */
 static int check_keys(const json_t *object, err *e) {

@@ -6,7 +6,7 @@
 #include <limits.h>
 
 #define WORKER_COMMAND_LINE_MAX   60 /* arguments, with the NULL at their end */
-#define WORKER_COMMAND_LINE_TEXTS 16 /* numbers and words that are printed for it */
+#define WORKER_COMMAND_LINE_TEXTS 24 /* numbers and words that are printed for it */
 
 typedef struct worker_command_line {
   /* Ends with a NULL; points into the flags, `texts` and `trace` */

@@ -188,8 +188,9 @@ static bool would_refuse(const client_step *c, const client_session *s, const ro
 
 /* What a worker must speak to be sent this session's OPEN. */
 static uint32_t needed_version(const client_step *c, const client_session *s) {
-  if (s->committed.length > c->all->part_tokens) return WIRE_VERSION_PARTS;
-  return msg_options_extras(&s->options) ? WIRE_VERSION_EXTRAS : WIRE_VERSION_MIN;
+  const uint32_t version = msg_options_version(&s->options);
+  const bool parts = s->committed.length > c->all->part_tokens;
+  return parts && version < WIRE_VERSION_PARTS ? WIRE_VERSION_PARTS : version;
 }
 
 /* *why (may be NULL) is set where a draft is on a host that cannot reach the target. */
@@ -201,6 +202,18 @@ static bool may_serve(client_step *c, client_session *s, const roster_peer *p, w
   if (needed_version(c, s) > roster_version(&c->all->roster, p->id)) return false;
   if (role != WIRE_ROLE_DRAFT) return true;
   return p->id != s->draft_refused_by && resolve_target(c, s, p, address, why);
+}
+
+void assignment_numerics(const client_session *s, const roster_peer *target, char to[WIRE_STRING_MAX + 1]) {
+  const bool lossy = s->options.partial.mode == WIRE_PARTIAL_LOSSY;
+  snprintf(to, WIRE_STRING_MAX + 1, "%.*s%s", (int)(WIRE_STRING_MAX + 1 - sizeof SESSIONS_LOSSY),
+           target->numerics, lossy ? SESSIONS_LOSSY : "");
+}
+
+static bool same_numerics(const client_session *s, const roster_peer *target) {
+  char numerics[WIRE_STRING_MAX + 1];
+  assignment_numerics(s, target, numerics);
+  return strcmp(s->numerics, numerics) == 0;
 }
 
 /* The worker of a role that serves this session best, or 0. */
@@ -218,7 +231,7 @@ static peer_id choose(client_step *c, client_session *s, wire_role role, bool *w
         .load = assignment_load(all, p),
         .cached = prefix_affinity_length(&all->affinity, p->id, s->committed.tokens, s->committed.length),
         .session_max = p->hello.session_max,
-        .same_numerics = any_numerics || strcmp(s->numerics, p->numerics) == 0,
+        .same_numerics = any_numerics || same_numerics(s, p),
         .refused = would_refuse(c, s, p)};
   }
   int32_t best = worker_choice_best(list, count);

@@ -18,6 +18,8 @@ bool assignment_takes_new(const client_sessions *all, const roster_peer *p);
 /* The best target for this session, or 0. *willing (may be NULL) tells whether it has not refused, does not
  * hang, and has room. */
 peer_id assignment_choose_target(client_step *c, client_session *s, bool *willing);
+/* The numerics id of what this target decodes of the session: its own, and that it is lossy. */
+void assignment_numerics(const client_session *s, const roster_peer *target, char to[WIRE_STRING_MAX + 1]);
 /* Finds a draft where the session has none. */
 void assignment_choose_draft(client_step *c, client_session *s);
 /* The session moves to the next epoch. False: the ledger could not record it, so nothing may be sent in it,

@@ -64,7 +64,8 @@ static bool in_vocabulary(client_step *c, const client_session *s, const msg_tok
 
 /* Notes the numerics of every target that decoded tokens of this session. */
 static void note_numerics(client_step *c, client_session *s, bool decoded) {
-  const char *numerics = roster_find(&c->all->roster, s->target.peer)->numerics;
+  char numerics[WIRE_STRING_MAX + 1];
+  assignment_numerics(s, roster_find(&c->all->roster, s->target.peer), numerics);
   if (s->decoded && !decoded) return;
   if (s->decoded && strcmp(s->numerics, numerics) != 0) s->numerics_changed = true;
   if (strcmp(s->numerics, numerics) != 0) {

@@ -78,7 +78,7 @@ typedef struct sessions_view { /* what a client may see of its session */
   const char *off_reason;   /* why speculation was off at the end; "": it was on */
   bool unpaid;              /* because it was tried and did not pay for itself */
   const char *draft_method; /* "" without a draft */
-  const char *numerics_id;  /* of the target that decodes, or did last */
+  const char *numerics_id;  /* of the target that decodes, or did last; and SESSIONS_LOSSY */
   bool numerics_changed;    /* targets of different numerics have decoded this output */
   uint64_t hash_seed;       /* of its prefix hashes */
   uint32_t epoch;

@@ -224,7 +224,8 @@ def batch(folder, records, *flags, env=None, model=MODEL):
     target's counters."""
     name = f"{time.monotonic_ns()}"
     source, out = folder / f"{name}.in.jsonl", folder / f"{name}.jsonl"
-    lines = [{key: r[key] for key in ("id", "prompt_ids", *OPTIONS) if key in r} for r in records]
+    keys = ("id", "prompt_ids", *OPTIONS)
+    lines = [{key: r[key] for key in r if key in keys or "specpv" in key} for r in records]
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = subprocess.run([TANDEM, "batch", "-v", "-m", str(model), *flags, str(source), str(out)],
                           capture_output=True, timeout=TIME_LIMIT, env=dict(os.environ, **(env or {})))

@@ -33,7 +33,8 @@ FIELDS = {
                "max_tokens:positive context:length1 stops:token*32 budget:budget lockstep:bool selfcheck:count "
                "single:bool extras:EXTRAS?",
     "EXTRAS": "presence_penalty:f32 frequency_penalty:f32 bias_tokens:token*512 bias_values:f32*512 logprobs:logprobs "
-              "grammar:blob*65536?",
+              "grammar:blob*65536? partial:PARTIAL?",
+    "PARTIAL": "mode:partial block:count sink:count retrieval:count window:count buffer:count threshold:count refresh:count",
     "WANTED": "logprob_tokens:known*1344 logprobs:f32*1344 plain_us:u32?",
     "TOKENS": "base_length:length1 tokens:token*4096 hash:bin16 accepted:blob*512 wanted:WANTED?",
     "ATTACHED": "length:length1 hash:bin16 generation:u32 grant:GRANT?", "GRANT": "width:width type:type fused:bool from:length",
@@ -59,6 +60,9 @@ def field(kind, value, where):
     elif kind == "type":
         need(type(value) is int, "R-TYPE")
         need(value in (1, 2), "R-ENUM")
+    elif kind == "partial":
+        need(type(value) is int, "R-TYPE")
+        need(0 <= value <= 3, "R-ENUM")
     elif "*" in kind:
         kind, limit = kind.split("*")
         need(type(value) is list, "R-TYPE")
@@ -85,12 +89,12 @@ def field(kind, value, where):
 
 def group(name, values):
     kinds = [entry.split(":") for entry in FIELDS[name].split()]
-    least = sum(not kind.endswith("?") for _, kind in kinds)  # the last field may be left out
+    least = sum(not kind.endswith("?") for _, kind in kinds)  # the last fields may be left out
     if not least <= len(values) <= len(kinds):
         raise Broken(f"R-FIELDS: {name} has {len(values)} fields, not {len(kinds)}")
     fields = {key: field(kind.rstrip("?"), value, f"{name}.{key}") for (key, kind), value in zip(kinds, values)}
     for key, kind in kinds:
-        if kind.endswith("?") and key in fields:
+        if kind.endswith("?") and key == kinds[len(values) - 1][0]:  # the last one that is given
             value = fields[key]
             if not value or value == ZERO or (isinstance(value, SimpleNamespace) and not any(vars(value).values())):
                 raise Broken(f"R-LEFT-OUT: {name}.{key} is given")
@@ -125,7 +129,7 @@ def decode(frame, envelope):
     if name == "WELCOME" and len(values) > 6:  # the versions come before the number of fields
         need(values[4] == "tandem", "R-HELLO-MAGIC")
         need(field("u32", values[5], "version_min") == field("u32", values[6], "version_max"), "R-WELCOME-VERSION")
-        need(values[5] in (2, 3, 4), "R-HELLO-VERSION", VERSION)
+        need(values[5] in (2, 3, 4, 5), "R-HELLO-VERSION", VERSION)
     m = group(name, values[4:])
     if name == "WELCOME":
         need(1 <= m.role <= 3, "R-ENUM")
@@ -144,6 +148,7 @@ def decode(frame, envelope):
         need((m.target_endpoint == "") == (m.target_incarnation == ZERO), "R-OPEN-TARGET")
         a = m.options.extras
         need(not a or len(a.bias_tokens) == len(a.bias_values), "R-LIST-SAME")
+        need(not a or not a.partial or a.partial.mode, "R-LEFT-OUT")
     elif name == "TOKENS":
         need(m.base_length + len(m.tokens) <= 2**20, "R-TOKENS-LENGTH", LIMIT)
         bits = int.from_bytes(m.accepted or b"", "little")

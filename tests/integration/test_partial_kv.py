@@ -7,6 +7,7 @@ import unittest
 
 from command_line import tandem
 from support import MODEL, ROOT, Case, batch, total
+from test_serve import Server
 
 VOCABULARY = 512
 ARCHITECTURES = ROOT / "tests/golden/arch"
@@ -19,6 +20,39 @@ def records():
     rng = random.Random(7)
     return [{"id": i, "prompt_ids": [rng.randrange(3, VOCABULARY) for _ in range(length)]}
             for i, length in enumerate((140, 20, 300, 111, 260))]
+
+
+class PartialKvServed(Case):
+    """By the API. The prompt is of ids, so that it is long enough."""
+
+    def test_requests_say_how(self):
+        rng = random.Random(3)
+        body = {"prompt": [rng.randrange(300, 20000) for _ in range(150)], "temperature": 0, "max_tokens": 30}
+        server = Server(self, *PARTIAL, "--partial-kv-rows", "6", "--draft", "none", "--ctx", "512")
+
+        def ask(**more):
+            status, got, _ = server.ask("POST", "/v1/completions", dict(body, **more))
+            self.assertEqual(status, 200, got)
+            return got["choices"][0]["text"], got["usage"]["speculation"]
+
+        text, usual = ask()
+        self.assertGreater(usual["draft_tokens"], 0)
+        self.assertEqual((usual["enabled"], usual["method"]), (True, "partial-kv"))
+        self.assertNotIn("lossy", usual)
+        for more in ({"enable_specpv": False}, {"speculation": {"enabled": False}},
+                     {"specpv_partial_threshold": 400}):
+            same, plain = ask(**more)
+            self.assertEqual((same, plain["draft_tokens"], plain["method"]), (text, 0, "none"), more)
+        same, wide = ask(enable_specpv=True, specpv_n_window_blocks=5, specpv_partial_threshold=128)
+        self.assertEqual(same, text)
+        self.assertGreater(wide["draft_tokens"], 0)
+        _, lossy = ask(specpv_lossy=True)
+        self.assertTrue(lossy["lossy"])
+        self.assertEqual(lossy["draft_tokens"], lossy["accepted_tokens"])
+        status, got, _ = server.ask("POST", "/v1/completions", dict(body, specpv_n_window_blocks=9))
+        self.assertEqual(status, 400)
+        self.assertIn("partial KV of 192 tokens (1 + 2 + 9 blocks of 16) is more than the threshold of 112",
+                      got["error"]["message"])
 
 
 class PartialKv(Case):
@@ -54,6 +88,45 @@ class PartialKv(Case):
         self.same(self.run_with(model), run, "selfcheck")
         self.assertGreater(run.counters["engine"]["selfchecks"], 5)
 
+    def test_requests_say_how(self):
+        model = ARCHITECTURES / "qwen3"
+        plain = self.run_with(model)
+        how = {0: {"specpv_n_retrieval_blocks": 1}, 2: {"enable_specpv": False},
+               3: {"specpv_partial_threshold": 160},
+               4: {"specpv_block_size": 32, "specpv_n_window_blocks": 2, "specpv_partial_threshold": 256}}
+        requests = [dict(r, **how.get(r["id"], {})) for r in records()]
+        run = batch(self.folder, requests, "--max-tokens", str(TOKENS), "--ctx", "512", "--draft", "none",
+                    *PARTIAL, "--partial-kv-rows", "6", "--sessions", "1", model=model)
+        self.same(plain, run, "requests")
+        guessed = {key: a["stats"]["draft_tokens"] for key, a in run.answers.items()}
+        self.assertGreater(min(guessed[0], guessed[3], guessed[4]), 0, guessed)
+        self.assertEqual((guessed[1], guessed[2]), (0, 0))  # short to the end; off
+        self.assertLess(guessed[3], guessed[0])  # from later on
+        fallbacks = run.counters["partial_kv_fallbacks"]
+        self.assertEqual(fallbacks["off"], run.answers[2]["stats"]["forwards"])
+        self.assertGreater(fallbacks["short"], TOKENS)
+        for reason in ("off", "short"):
+            self.assertEqual(run.errors.count(f"[partial-kv][fallback] {reason}:"), 1, reason)
+        self.assertEqual(run.answers[0]["stats"]["draft_method"], "partial-kv")
+
+    def test_lossy_answers_say_so(self):
+        model = ARCHITECTURES / "qwen3"
+        plain = self.run_with(model)
+        run = self.run_with(model, *PARTIAL, "--partial-kv-lossy", "--partial-kv-refresh", "20")
+        for key, a in run.answers.items():
+            exact = plain.answers[key]
+            self.assertEqual(a["numerics_id"], exact["numerics_id"] + "+lossy")
+            self.assertEqual(len(a["token_ids"]), TOKENS)
+            if key == 1:  # never long enough
+                self.assertEqual(a["token_ids"], exact["token_ids"])
+            else:
+                self.assertEqual(a["stats"]["draft_tokens"], a["stats"]["accepted_tokens"])
+        n = run.counters["partial_kv"]
+        self.assertGreater(n["lossy"], 0)
+        self.assertEqual(n["accepted"], n["guessed"])
+        self.assertNotEqual([a["token_ids"] for a in run.answers.values()],
+                            [a["token_ids"] for a in plain.answers.values()])
+
     def test_what_pays_is_found_out(self):
         model = ARCHITECTURES / "qwen3"
         run = self.run_with(model, *PARTIAL)
@@ -77,8 +150,20 @@ class PartialKv(Case):
         status, _, errors = tandem("run", "-m", MODEL, "--partial-kv", *FEW, "--partial-kv-threshold", "111",
                                    "--draft", "none", "--ledger", "none", "x")
         self.assertNotEqual(status, 0)
-        self.assertIn("partial KV of 112 tokens (1 + 2 + 4 blocks of 16) is more than "
-                      "--partial-kv-threshold 111", errors)
+        self.assertIn("partial KV of 112 tokens (1 + 2 + 4 blocks of 16) is more than the threshold of 111",
+                      errors)
+
+    def test_flags_that_do_not_fit_are_refused(self):
+        for flags, why in (
+                (("--partial-kv", "--partial-kv-block", "24"), "a multiple of 16"),
+                (("--partial-kv", "--partial-kv-window", "3"), "a window of 48 tokens (3 blocks of 16)"),
+                (("--partial-kv", "--partial-kv-buffer", "32"), "a buffer of 32 tokens"),
+                (("--partial-kv", "--partial-kv-rows", "9", "--partial-kv-refresh", "8"),
+                 "--partial-kv-rows 9 is more than --partial-kv-refresh 8"),
+                (("--partial-kv-lossy",), "--partial-kv-lossy says how --partial-kv goes on")):
+            status, _, errors = tandem("run", "-m", MODEL, *flags, "--draft", "none", "--ledger", "none", "x")
+            self.assertNotEqual(status, 0, flags)
+            self.assertIn(why, errors)
 
 
 if __name__ == "__main__":

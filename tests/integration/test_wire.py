@@ -100,7 +100,7 @@ class Wire(Case):
 
     def test_hello(self):
         magic, low, high, role, incarnation, fingerprint, vocabulary, size, numerics, endpoint = self.hello[:10]
-        self.assertEqual((magic, low, high, role, size), ("tandem", 2, 4, TARGET_ROLE, VOCABULARY))
+        self.assertEqual((magic, low, high, role, size), ("tandem", 2, 5, TARGET_ROLE, VOCABULARY))
         for identity in (incarnation, fingerprint, vocabulary):
             self.assertEqual((len(identity), identity == ZERO), (16, False))
         self.assertTrue(numerics and endpoint.startswith("ipc://"))
@@ -111,8 +111,8 @@ class Wire(Case):
 
     def test_refused_greetings(self):
         for hello, code, words in [
-            ({"versions": (5, 6)}, "version", ("5 to 6", "2 to 4")),
-            ({"versions": (1, 1)}, "version", ("1 to 1", "2 to 4")),
+            ({"versions": (6, 7)}, "version", ("6 to 7", "2 to 5")),
+            ({"versions": (1, 1)}, "version", ("1 to 1", "2 to 5")),
             ({"vocabulary_size": VOCABULARY + 1}, "mismatch", (str(VOCABULARY), str(VOCABULARY + 1), "same model")),
             ({"vocabulary_hash": os.urandom(16)}, "mismatch", ("vocabulary",)),
         ]:

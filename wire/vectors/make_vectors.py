@@ -60,13 +60,14 @@ FIELDS = {
     "DETACH": ["reason"],
     "FEATURES": ["base", "count", "width", "type", "rows"],
 }
-EXTRAS = "presence_penalty frequency_penalty bias_tokens bias_values logprobs grammar".split()
+EXTRAS = "presence_penalty frequency_penalty bias_tokens bias_values logprobs grammar partial".split()
+PARTIAL = "mode block sink retrieval window buffer threshold refresh".split()
 WANTED = ["logprob_tokens", "logprobs", "plain_us"]
 NUMBERS = ["off", "plain_us"]
 GROUPS = {"options": OPTIONS, "extras": EXTRAS, "wanted": WANTED, "stats": STATS, "ahead": AHEAD, "request": REQUEST,
-          "grant": GRANT, "numbers": NUMBERS}
+          "grant": GRANT, "numbers": NUMBERS, "partial": PARTIAL}
 LEFT_OUT = {"WELCOME": "model_hash", "DONE": "numbers", "ATTACH": "request", "ATTACHED": "grant", "NODES": "features", "OPEN": "accepted_wanted", "TOKENS": "wanted", "wanted": "plain_us",
-            "options": "extras", "extras": "grammar", "stats": "ahead"}  # the last field may be left out
+            "options": "extras", "extras": "partial", "stats": "ahead"}  # the last field may be left out
 
 ZERO = bytes(16)
 ORCHESTRATOR = bytes.fromhex("0b0d5e1fa1e54c0f9d1f0e7a6c3b2a10")
@@ -109,7 +110,9 @@ def plain(fields, names):
 
 
 def present(name, names, fields):
-    return names if LEFT_OUT.get(name) in [None, *fields] else names[:-1]
+    if LEFT_OUT.get(name) in [None, *fields]:
+        return names
+    return names[:-2] if name == "extras" and "grammar" not in fields else names[:-1]
 
 
 def group(fields, name):
@@ -161,7 +164,7 @@ def good(name, kind, fields, to=TARGET, session=None, epoch=None, frame=None):
 
 
 def hello(**changed):
-    fields = dict(magic="tandem", version_min=2, version_max=4, role=3, incarnation=DRAFT,
+    fields = dict(magic="tandem", version_min=2, version_max=5, role=3, incarnation=DRAFT,
                   model_fingerprint=ZERO, vocabulary_hash=ZERO, vocabulary_size=0, numerics_id="", endpoint="",
                   method="ngram", session_max=4, context_max=0, node_max=1024, host=HOST, device="")
     fields.update(changed)
@@ -196,6 +199,12 @@ def options(**changed):
 
 def extras(**changed):
     fields = dict(presence_penalty=f32(0.6), frequency_penalty=f32(-0.4), bias_tokens=[50, 7], bias_values=[-100.0, f32(2.5)], logprobs=0)
+    fields.update(changed)
+    return fields
+
+
+def partial(**changed):
+    fields = dict(mode=2, block=16, sink=2, retrieval=64, window=8, buffer=128, threshold=4096, refresh=32)
     fields.update(changed)
     return fields
 
@@ -299,7 +308,7 @@ def make_good():
     good("welcome_hash", "WELCOME", welcome(hello_orchestrator(model_hash=WHOLE)), to=TARGET)
     good("welcome_hash_most", "WELCOME", welcome(hello_orchestrator(model_hash=b"\xff" * 16)), to=TARGET)
 
-    good("error_version", "ERROR", dict(code=-11, text="this program speaks versions 2 to 4, the peer 5 to 6: "
+    good("error_version", "ERROR", dict(code=-11, text="this program speaks versions 2 to 5, the peer 6 to 7: "
                                                        "update the older one"), to=ZERO, session=0, epoch=0)
     good("error_session", "ERROR", dict(code=-14, text="no such session: it may not have been opened yet"), to=DRAFT)
     good("error_unknown_code", "ERROR", dict(code=-2**31, text=""), to=DRAFT)
@@ -356,6 +365,12 @@ def make_good():
     good("open_extras_grammar_most", "OPEN", open_(options=options(extras=extras(grammar=b"#" * 65536))))
     good("part_extras_grammar", "PART", part(options=options(extras=extras(**none, grammar=b'root ::= "a"\n'))))
     good("part_extras", "PART", part(options=options(extras=extras())))
+    alone = dict(none, grammar=None)
+    good("open_partial", "OPEN", open_(options=options(extras=extras(**alone, partial=partial()))))
+    good("open_partial_lossy", "OPEN", open_(options=options(extras=extras(grammar=b'root ::= "a"\n', partial=partial(
+        mode=3, block=4096, sink=0, retrieval=0, window=65536, buffer=1024, threshold=I32, refresh=1)))))
+    good("open_partial_off", "OPEN", open_(options=options(extras=extras(**alone, partial=dict.fromkeys(PARTIAL, 0) | {"mode": 1}))))
+    good("part_partial", "PART", part(options=options(extras=extras(**alone, partial=partial()))))
     good("opened", "OPENED", state(3, PROMPT), to=ORCHESTRATOR)
     good("opened_most", "OPENED", dict(length=CONTEXT_MAX, hash=b"\xff" * 16), to=ORCHESTRATOR)
     good("end", "END", {})
@@ -628,8 +643,8 @@ def make_bad():
     bad("options_field_missing", "R-FIELDS", pack(frame), "OPEN.options has 13")
     frame[4 + FIELDS["OPEN"].index("options")] = group(options(extras=extras()), "options") + [0]
     bad("options_field_extra", "R-FIELDS", pack(frame), "OPEN.options has 16")
-    frame[4 + FIELDS["OPEN"].index("options")] = group(options(extras=0), "options")[:-1] + [group(extras(grammar=b"#"), "extras") + [0]]
-    bad("extras_field_extra", "R-FIELDS", pack(frame), "OPEN.options.extras has 7")
+    frame[4 + FIELDS["OPEN"].index("options")] = group(options(extras=0), "options")[:-1] + [group(extras(grammar=b"#", partial=partial()), "extras") + [0]]
+    bad("extras_field_extra", "R-FIELDS", pack(frame), "OPEN.options.extras has 8")
     frame = message("DONE", ORCHESTRATOR, 77, 1, done())
     ahead = dict(verdicts=9, ahead_hits=5, survivors=11)
     frame[4 + FIELDS["DONE"].index("stats")] = group(stats(ahead=ahead), "stats") + [0]
@@ -643,17 +658,17 @@ def make_bad():
     h = lambda path, value, **k: broken("HELLO", hello(**k), path, value)
     bad("hello_magic", "R-HELLO-MAGIC", h(["magic"], "Tandem"), "HELLO.magic")
     bad("welcome_magic_bin", "R-HELLO-MAGIC", broken("WELCOME", welcome(hello_target()), ["magic"], b"tandem", to=DRAFT), "WELCOME.magic")
-    bad("hello_version_zero", "R-HELLO-RANGE", h(["version_min"], 0), "versions 0 to 4")
-    bad("hello_version_turned", "R-HELLO-RANGE", h(["version_min"], 5, version_max=4), "versions 5 to 4")
-    bad("hello_version_later", "R-HELLO-VERSION", h(["version_min"], 5, version_max=6), "versions 5 to 6, this program 2 to 4", VERSION)
+    bad("hello_version_zero", "R-HELLO-RANGE", h(["version_min"], 0), "versions 0 to 5")
+    bad("hello_version_turned", "R-HELLO-RANGE", h(["version_min"], 6, version_max=5), "versions 6 to 5")
+    bad("hello_version_later", "R-HELLO-VERSION", h(["version_min"], 6, version_max=7), "versions 6 to 7, this program 2 to 5", VERSION)
     old = [v for k, v in hello().items() if k not in ("host", "device")]
     old[1:3] = 1, 1
     bad("hello_version_earlier", "R-HELLO-VERSION", pack([1, ZERO, 0, 0] + old), "versions 1 to 1", VERSION)
     bad("hello_version_later_fields", "R-HELLO-VERSION", pack([1, ZERO, 0, 0, "tandem", 9, 9, ["what", "ever"]]),
         "versions 9 to 9", VERSION)
-    bad("welcome_version", "R-HELLO-VERSION", broken("WELCOME", hello_target(version_max=5), ["version_min"], 5, to=DRAFT),
+    bad("welcome_version", "R-HELLO-VERSION", broken("WELCOME", hello_target(version_max=6), ["version_min"], 6, to=DRAFT),
         "WELCOME speaks", VERSION)
-    bad("welcome_two_versions", "R-WELCOME-VERSION", broken("WELCOME", hello_target(), ["version_min"], 2, to=DRAFT), "versions 2 and 4")
+    bad("welcome_two_versions", "R-WELCOME-VERSION", broken("WELCOME", hello_target(), ["version_min"], 2, to=DRAFT), "versions 2 and 5")
     wh = lambda value: broken("WELCOME", welcome(hello_orchestrator(model_hash=WHOLE)), ["model_hash"], value, to=TARGET)
     bad("welcome_hash_zero", "R-LEFT-OUT", wh(ZERO), "WELCOME.model_hash is given")
     bad("welcome_hash_short", "R-BIN16", wh(bytes(15)), "WELCOME.model_hash")
@@ -729,6 +744,11 @@ def make_bad():
     bad("open_grammar_nil", "R-LEFT-OUT", g(None), "OPEN.extras.grammar is given")
     bad("open_grammar_text", "R-TYPE", g("root"), "OPEN.extras.grammar is")
     bad("open_grammar_large", "R-BLOB-LIMIT", g(b"#" * 65537), "OPEN.extras.grammar has 65537", LIMIT)
+    p = lambda path, value: o(["options", "extras", "partial", *path], value, options=options(extras=extras(grammar=None, partial=partial())))
+    bad("open_partial_nil", "R-TYPE", p([], None), "OPEN.extras.partial is")
+    bad("open_partial_own", "R-LEFT-OUT", p(["mode"], 0), "OPEN.extras.partial is given")
+    bad("open_partial_mode", "R-ENUM", p(["mode"], 4), "OPEN.partial.mode")
+    bad("open_partial_sink_negative", "R-INT-LOW", p(["sink"], -1), "OPEN.partial.sink")
     bad("open_bias_many", "R-LIST-LIMIT", a(["bias_tokens"], [1] * 513), "OPEN.extras.bias_tokens", LIMIT)
     bad("open_temperature_integer", "R-TYPE", o(["options", "temperature"], 1), "OPEN.options.temperature")
     bad("open_temperature_nan", "R-FLOAT", o(["options", "temperature"], float("nan")), "OPEN.options.temperature")

@@ -2,6 +2,7 @@
 
 #include "common/base/program.h"
 #include "orchestrator/ledger/options_json.h"
+#include "orchestrator/service/partial_options.h"
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -324,6 +325,7 @@ static int read_speculation(const json_t *body, request *r, call_error *e) {
   if (rc == ERR_OK && enabled && !r->speculate)
     return refuse(e, "speculation", ERR_ARG, "is wanted, but this server runs without a draft: leave it out");
   r->speculate = enabled;
+  if (!enabled) request_speculate_not(r);
   return rc;
 }
 
@@ -352,6 +354,7 @@ int call_options_read(const json_t *body, bool chat, const request *defaults, co
   if (rc == ERR_OK) rc = read_length(body, &o->request, e);
   if (rc == ERR_OK) rc = read_stops(body, &o->request, e);
   if (rc == ERR_OK) rc = read_speculation(body, &o->request, e);
+  if (rc == ERR_OK) rc = partial_options_read(body, '\'', &o->request, &e->param, &e->why);
   if (rc == ERR_OK) rc = chat ? call_options_messages(body, &o->request, e) : read_prompt(body, m, o, e);
   if (rc == ERR_OK) e->param = NULL;
   return rc;

@@ -74,6 +74,7 @@ typedef struct figures {
   double seconds,
       plain_seconds; /* of the tokens whose speed both are known; the second as plain decoding would take */
   const char *method, *off;
+  bool lossy;
 } figures;
 
 static void add(figures *f, const completion *c) {
@@ -83,6 +84,7 @@ static void add(figures *f, const completion *c) {
   f->drafted += (json_int_t)c->stats.rows;
   f->accepted += (json_int_t)c->stats.accepted;
   f->method = completion_draft_method(c);
+  f->lossy |= completion_is_lossy(c);
   if (completion_off_reason(c)) f->off = completion_off_reason(c);
   if (speed > 0 && plain > 0) {
     f->seconds += c->count / speed;
@@ -99,6 +101,7 @@ static json_t *speculation_of(const figures *f) {
                       f->forwards ? number(1 + (double)f->accepted / (double)f->forwards) : json_null());
   json_object_set_new(o, "gain",
                       f->seconds > 0 && f->drafted ? number(f->plain_seconds / f->seconds) : json_null());
+  if (f->lossy) json_object_set_new(o, "lossy", json_true());
   return o;
 }
 

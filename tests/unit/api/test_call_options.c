@@ -296,6 +296,69 @@ static void test_a_server_without_a_draft_says_so(void **state) {
   request_fini(&o.request);
 }
 
+static void with_partial_kv(void) {
+  defaults.partial_kv = true;
+  defaults.partial = (msg_partial){WIRE_PARTIAL_OWN, 16, 2, 64, 8, 128, 4096, 32};
+}
+
+/* By the paper's names; what is not given is the server's. */
+static void test_partial_kv_of_a_request(void **state) {
+  (void)state;
+  static const struct {
+    const char *body;
+    msg_partial want;
+  } rows[] = {
+      {"{" ASK "}", {.mode = WIRE_PARTIAL_OWN}},
+      {"{" ASK ", \"enable_specpv\": null}", {.mode = WIRE_PARTIAL_OWN}},
+      {"{" ASK ", \"enable_specpv\": false, \"specpv_n_sink_blocks\": 1}", {.mode = WIRE_PARTIAL_OFF}},
+      {"{" ASK ", \"enable_specpv\": true}", {WIRE_PARTIAL_EXACT, 16, 2, 64, 8, 128, 4096, 32}},
+      {"{" ASK ", \"specpv_n_retrieval_blocks\": 32.0}", {WIRE_PARTIAL_EXACT, 16, 2, 32, 8, 128, 4096, 32}},
+      {"{" ASK ", \"specpv_lossy\": true, \"specpv_block_size\": 32, \"specpv_n_sink_blocks\": 0,"
+       "\"specpv_n_retrieval_blocks\": 5, \"specpv_n_window_blocks\": 3, \"specpv_n_spec_tokens_buf\": 64,"
+       "\"specpv_partial_threshold\": 256, \"specpv_full_refresh_interval\": 9}",
+       {WIRE_PARTIAL_LOSSY, 32, 0, 5, 3, 64, 256, 9}},
+      {"{" ASK ", \"speculation\": {\"enabled\": false}}", {.mode = WIRE_PARTIAL_OFF}},
+      {"{" ASK ", \"speculation\": {\"enabled\": false}, \"enable_specpv\": true}",
+       {WIRE_PARTIAL_EXACT, 16, 2, 64, 8, 128, 4096, 32}},
+  };
+  with_partial_kv();
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    call_options o = options_of(rows[i].body, true);
+    const msg_options sent = request_options(&o.request);
+    assert_memory_equal(&sent.partial, &rows[i].want, sizeof sent.partial);
+    request_fini(&o.request);
+  }
+}
+
+static void test_what_is_wrong_with_partial_kv_is_named(void **state) {
+  (void)state;
+  static const struct {
+    const char *body, *param, *why;
+  } rows[] = {
+      {"{" ASK ", \"enable_specpv\": 1}", "enable_specpv", "must be true or false"},
+      {"{" ASK ", \"specpv_lossy\": \"yes\"}", "specpv_lossy", "must be true or false"},
+      {"{" ASK ", \"specpv_n_sink_blocks\": 1.5}", "specpv_n_sink_blocks", "must be a whole number"},
+      {"{" ASK ", \"specpv_n_sink_blocks\": -1}", "specpv_n_sink_blocks", "must be a whole number"},
+      {"{" ASK ", \"specpv_block_size\": 40}", NULL, "a block has 40 tokens"},
+      {"{" ASK ", \"specpv_partial_threshold\": 1000}", NULL, "is more than the threshold of 1000"},
+  };
+  call_options o;
+  call_error e;
+  for (int i = 0; i < 2; i++) { /* a server without it, and one with it */
+    const char *body = "{" ASK ", \"enable_specpv\": true}";
+    assert_int_equal(read_body(body, true, &o, &e), i == 0 ? ERR_ARG : ERR_OK);
+    if (i == 0) assert_non_null(strstr(e.why.text, "without --partial-kv"));
+    request_fini(&o.request);
+    with_partial_kv();
+  }
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    assert_int_equal(read_body(rows[i].body, true, &o, &e), ERR_ARG);
+    if (!strstr(e.why.text, rows[i].why)) fail_msg("%s", e.why.text);
+    assert_true(rows[i].param ? e.param && strcmp(e.param, rows[i].param) == 0 : !e.param);
+    request_fini(&o.request);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup(test_a_body_without_options_has_the_defaults, setup),
@@ -309,6 +372,8 @@ int main(void) {
       cmocka_unit_test_setup(test_so_many_answers_and_no_more, setup),
       cmocka_unit_test_setup(test_what_is_wrong_is_named, setup),
       cmocka_unit_test_setup(test_a_server_without_a_draft_says_so, setup),
+      cmocka_unit_test_setup(test_partial_kv_of_a_request, setup),
+      cmocka_unit_test_setup(test_what_is_wrong_with_partial_kv_is_named, setup),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,6 +62,7 @@ static void check_back(const msg_options *o) {
     assert_int_equal(got.bias_tokens[i], o->bias_tokens[i]);
     assert_memory_equal(&got.bias_values[i], &o->bias_values[i], sizeof(float));
   }
+  assert_memory_equal(&got.partial, &o->partial, sizeof got.partial);
   assert_int_equal(got.grammar_size, o->grammar_size);
   assert_true((grammar != NULL) == (o->grammar_size > 0) && got.grammar == grammar);
   if (grammar) assert_memory_equal(grammar, o->grammar, o->grammar_size);
@@ -79,6 +80,15 @@ static void test_a_grammar_is_read_back(void **state) {
   memset(large, '#', sizeof large);
   o.grammar = large;
   o.grammar_size = sizeof large;
+  check_back(&o);
+}
+
+static void test_partial_kv_is_read_back(void **state) {
+  (void)state;
+  msg_options o = some;
+  o.partial = (msg_partial){WIRE_PARTIAL_LOSSY, 32, 1, 40, 9, 64, 2000, 16};
+  check_back(&o);
+  o.partial = (msg_partial){.mode = WIRE_PARTIAL_OFF};
   check_back(&o);
 }
 
@@ -262,6 +272,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_grammar_is_read_back),
       cmocka_unit_test(test_options_are_read_back),
+      cmocka_unit_test(test_partial_kv_is_read_back),
       cmocka_unit_test(test_any_bias_is_read_back),
       cmocka_unit_test(test_what_does_nothing_is_not_written),
       cmocka_unit_test(test_a_damaged_bias_is_refused),

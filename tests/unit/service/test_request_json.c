@@ -116,6 +116,7 @@ static void test_options_to_the_ends_of_their_ranges(void **state) {
   (void)state;
   EXPECT("\"budget\": 0", r.r.budget == 0);
   EXPECT("\"budget\": 64", r.r.budget == 64);
+  EXPECT("\"enable_specpv\": false", r.r.partial.mode == WIRE_PARTIAL_OFF);
   EXPECT("\"max_tokens\": 1", r.r.max_tokens == 1);
   EXPECT("\"max_tokens\": 1048576", r.r.max_tokens == 1048576);
   EXPECT("\"max_tokens\": -1", r.r.max_tokens == WIRE_CONTEXT_MAX);
@@ -146,6 +147,7 @@ static void test_options_to_the_ends_of_their_ranges(void **state) {
 static void test_options_outside_their_ranges_are_refused(void **state) {
   (void)state;
   expect_rest_refused("\"budget\": 65", "from 0 to 64");
+  expect_rest_refused("\"enable_specpv\": true", "\"enable_specpv\" is wanted, but this server runs without");
   expect_rest_refused("\"budget\": -1", "budget");
   expect_rest_refused("\"budget\": 1.5", "budget");
   expect_rest_refused("\"max_tokens\": 0", "from 1 to 1048576, or -1");
@@ -354,6 +356,7 @@ static void test_unknown_keys_are_refused(void **state) {
     snprintf(rest, sizeof rest, "\"%s\": [{}]", results[i]);
     EXPECT(rest, same_options(&r.r, &defaults));
   }
+  expect_rest_refused("\"specpv_n_sink_block\": 1", "did you mean \"specpv_n_sink_blocks\"?");
   expect_rest_refused("\"bugdet\": 1", "did you mean \"budget\"?");
   expect_rest_refused("\"stopp\": \"x\"", "did you mean \"stop\"?");
   expect_rest_refused("\"message\": []", "did you mean \"messages\"?");

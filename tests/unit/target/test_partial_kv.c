@@ -17,30 +17,41 @@ enum {
 /* --- which blocks --- */
 
 typedef struct choice {
-  partial_options options;
+  msg_partial how;
   int32_t rows;
   float mass[12];
   int32_t count, blocks[12];
 } choice;
 
+#define HOW(tokens, first, heavy, last)                                                                      \
+  { .block = tokens, .sink = first, .retrieval = heavy, .window = last }
+
 static void blocks_that_weigh_most_are_shown(void **state) {
   (void)state;
   static const choice choices[] = {
-      {{1, 2, 2, 0, 0}, 160, {9, 1, 5, 2, 7, 3, 0, 8, 4, 6}, 5, {0, 4, 7, 8, 9}},
-      {{1, 2, 2, 0, 0}, 145, {9, 1, 5, 2, 7, 3, 0, 8, 4, 6}, 5, {0, 4, 7, 8, 9}}, /* the last one has a row */
-      {{0, 3, 1, 0, 0}, 160, {1, 1, 1, 1, 2, 1, 1, 1, 1, 1}, 4, {0, 1, 4, 9}},    /* the earlier ones */
-      {{2, 0, 3, 0, 0}, 160, {9, 1, 5, 2, 7, 3, 0, 8, 4, 6}, 5, {0, 1, 7, 8, 9}},
-      {{1, 9, 2, 0, 0}, 80, {1, 2, 3, 4, 5}, 5, {0, 1, 2, 3, 4}}, /* all */
-      {{4, 2, 4, 0, 0}, 96, {1, 2, 3, 4, 5, 6}, 6, {0, 1, 2, 3, 4, 5}},
-      {{2, 1, 4, 0, 0}, 17, {1, 2}, 2, {0, 1}},
-      {{2, 1, 4, 0, 0}, 1, {1}, 1, {0}},
-      {{1, 2, 1, 0, 0}, 96, {9, 0, 0, 0, 0, 9}, 4, {0, 1, 2, 5}}, /* nothing is known of them */
+      {HOW(16, 1, 2, 2), 160, {9, 1, 5, 2, 7, 3, 0, 8, 4, 6}, 5, {0, 4, 7, 8, 9}},
+      {HOW(16, 1, 2, 2),
+       145,
+       {9, 1, 5, 2, 7, 3, 0, 8, 4, 6},
+       5,
+       {0, 4, 7, 8, 9}},                                                        /* the last one has a row */
+      {HOW(16, 0, 3, 1), 160, {1, 1, 1, 1, 2, 1, 1, 1, 1, 1}, 4, {0, 1, 4, 9}}, /* the earlier ones */
+      {HOW(16, 2, 0, 3), 160, {9, 1, 5, 2, 7, 3, 0, 8, 4, 6}, 5, {0, 1, 7, 8, 9}},
+      {HOW(16, 1, 9, 2), 80, {1, 2, 3, 4, 5}, 5, {0, 1, 2, 3, 4}}, /* all */
+      {HOW(16, 4, 2, 4), 96, {1, 2, 3, 4, 5, 6}, 6, {0, 1, 2, 3, 4, 5}},
+      {HOW(16, 2, 1, 4), 17, {1, 2}, 2, {0, 1}},
+      {HOW(16, 2, 1, 4), 1, {1}, 1, {0}},
+      {HOW(16, 1, 2, 1), 96, {9, 0, 0, 0, 0, 9}, 4, {0, 1, 2, 5}}, /* nothing is known of them */
+      /* Blocks of two of the cache's: they weigh 10, 7, 10, 8, 10 together */
+      {HOW(32, 1, 1, 1), 160, {9, 1, 5, 2, 7, 3, 0, 8, 4, 6}, 6, {0, 1, 4, 5, 8, 9}},
+      {HOW(32, 0, 2, 1), 160, {1, 1, 0, 3, 0, 0, 4, 0, 0, 0}, 6, {2, 3, 6, 7, 8, 9}},
+      {HOW(32, 0, 1, 1), 144, {1, 1, 0, 0, 9, 0, 0, 0, 9}, 3, {4, 5, 8}}, /* the last one is half a block */
   };
   for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
     const choice *c = &choices[i];
-    float room[12];
+    float room[24];
     int32_t got[12];
-    assert_int_equal(partial_choose(&c->options, c->mass, c->rows, room, got), c->count);
+    assert_int_equal(partial_choose(&c->how, c->mass, c->rows, room, got), c->count);
     assert_memory_equal(got, c->blocks, (size_t)c->count * sizeof *got);
   }
 }
@@ -120,13 +131,40 @@ static int32_t acquire(setup *s) {
   return seq;
 }
 
+static msg_partial how; /* of the test's sessions */
+
+/* The window is the smallest that is allowed. */
+static partial_options options_of(int32_t sink, int32_t retrieval, int32_t threshold, int32_t rows) {
+  how = (msg_partial){.mode = WIRE_PARTIAL_EXACT,
+                      .block = KV_BLOCK,
+                      .sink = sink,
+                      .retrieval = retrieval,
+                      .window = WIRE_PARTIAL_WINDOW_MIN / KV_BLOCK,
+                      .buffer = 128,
+                      .threshold = threshold,
+                      .refresh = 32};
+  return (partial_options){how, rows};
+}
+
+#define STEP(slot, session, rows)                                                                            \
+  { slot, session, rows, &how, 0 }
+
+/* The length that all steps of a plan have; *weighs: does the pass weigh? */
+static int32_t plan_all(partial_kv *p, partial_step *steps, int32_t count, bool *weighs) {
+  const partial_plan plan = partial_kv_plan(p, steps, count, 100);
+  for (int32_t i = 1; i < count; i++) assert_int_equal(steps[i].length, steps[0].length);
+  *weighs = plan.weighs;
+  assert_true(plan.learns == (plan.why != PARTIAL_SHORT));
+  assert_true(steps[0].length == 0 || plan.why == PARTIAL_NONE);
+  return steps[0].length;
+}
+
 /* What is planned for one session: how many guesses; -1: the pass does not weigh either. */
 static int32_t planned(partial_kv *p, int32_t slot, uint64_t session, int32_t rows, int32_t most) {
-  const partial_step step = {slot, session, rows};
-  bool weighs;
-  const int32_t length = partial_kv_plan(p, &step, 1, most, &weighs);
-  assert_true(weighs || length <= 0);
-  return weighs ? length : -1;
+  partial_step step = STEP(slot, session, rows);
+  const partial_plan plan = partial_kv_plan(p, &step, 1, most);
+  assert_true(plan.weighs || step.length == 0);
+  return plan.weighs ? step.length : -1;
 }
 
 /* So many passes of one session with chains of this length took so long; 0: plain ones. */
@@ -141,7 +179,7 @@ static void weigh(setup *s, partial_kv *p, int32_t slot, int32_t seq, const text
   assert_int_equal(model_forward(s->model, s->kv, &one, 1), ERR_OK);
   assert_non_null(model_mass(s->model, 0));
   planned(p, slot, 7, rows, 1);
-  partial_kv_passed(p, slot, 7, rows, model_mass(s->model, 0), 0, 0);
+  partial_kv_passed(p, slot, 7, rows, model_mass(s->model, 0), 0, 0, 0);
   assert_int_equal(kv_rollback(s->kv, seq, rows), ERR_OK);
 }
 
@@ -151,7 +189,7 @@ static void all_blocks_guess_what_plain_decoding_says(void **state) {
   setup *s = open_setup();
   err e = {0};
   partial_kv *p;
-  const partial_options all = {0, EACH, PARTIAL_WINDOW_MIN, 1, 0};
+  const partial_options all = options_of(0, EACH, 1, 0);
   const int32_t seqs[] = {acquire(s), acquire(s)};
   text texts[] = {make_text(s, seqs[0], 0, 1), make_text(s, seqs[1], 0.8f, 2)};
   partial_chain chains[2], *both[2] = {&chains[0], &chains[1]};
@@ -189,7 +227,7 @@ static void chains_end_and_begin(void **state) {
   setup *s = open_setup();
   err e = {0};
   partial_kv *p;
-  const partial_options all = {0, EACH, PARTIAL_WINDOW_MIN, 60, 0};
+  const partial_options all = options_of(0, EACH, 60, 0);
   const int32_t seq = acquire(s);
   const text t = make_text(s, seq, 0.8f, 5);
   assert_int_equal(partial_kv_open(&p, &all, s->model, s->kv, SLOTS, CONTEXT, &e), ERR_OK);
@@ -227,7 +265,7 @@ static void chains_end_and_begin(void **state) {
 /* A session of 200 rows that was weighed, and what a guess takes is known: next to nothing beside what is
  * said of passes. */
 static partial_kv *open_timed(setup *s, text *t, double plain_us) {
-  static const partial_options few = {1, 1, PARTIAL_WINDOW_MIN, 60, 0};
+  const partial_options few = options_of(1, 1, 60, 0);
   err e = {0};
   partial_kv *p;
   const int32_t seq = acquire(s);
@@ -246,7 +284,7 @@ static const float no_mass[EACH];
 
 /* Of so many chains of 7 so many tokens a chain were right. */
 static void pass(partial_kv *p, int32_t slot, uint64_t session, int32_t chains, int32_t right) {
-  for (int32_t i = 0; i < chains; i++) partial_kv_passed(p, slot, session, 200, no_mass, 7, right);
+  for (int32_t i = 0; i < chains; i++) partial_kv_passed(p, slot, session, 200, no_mass, 7, right, 0);
 }
 
 /* Chains are as long as they pay. Their lengths make the rows of the pass a power of two. */
@@ -278,7 +316,7 @@ static void sessions_that_share_a_pass_have_times_of_their_own(void **state) {
   text t;
   bool weighs;
   partial_kv *p = open_timed(s, &t, 1e9);
-  const partial_step steps[] = {{0, 7, 200}, {1, 8, 200}, {2, 9, 200}};
+  partial_step steps[] = {STEP(0, 7, 200), STEP(1, 8, 200), STEP(2, 9, 200)};
   planned(p, 0, 7, 200, 100);
   pass(p, 0, 7, 40, 7);
   for (int32_t i = 0; i < 40; i++) {
@@ -286,15 +324,15 @@ static void sessions_that_share_a_pass_have_times_of_their_own(void **state) {
     for (int32_t length = 1; length <= 31; length = 2 * length + 1) partial_kv_measured(p, 8, length, 1e12);
   }
   assert_int_equal(planned(p, 0, 7, 200, 100), 31);
-  assert_int_equal(partial_kv_plan(p, steps, 3, 100, &weighs), 0); /* nothing was measured of three */
+  assert_int_equal(plan_all(p, steps, 3, &weighs), 0); /* nothing was measured of three */
   assert_false(weighs);
   for (int32_t i = 0; i < 2; i++) partial_kv_measured(p, 3, 0, 1e9);
-  assert_int_equal(partial_kv_plan(p, steps, 3, 100, &weighs), 0); /* two were not weighed */
+  assert_int_equal(plan_all(p, steps, 3, &weighs), 0); /* two were not weighed */
   assert_true(weighs);
-  for (int32_t i = 1; i < 3; i++) partial_kv_passed(p, i, (uint64_t)i + 7, 200, no_mass, 0, 0);
-  assert_int_equal(partial_kv_plan(p, steps, 3, 100, &weighs), 7);
-  const partial_step with_short_one[] = {{0, 7, 200}, {1, 8, 59}};
-  assert_int_equal(partial_kv_plan(p, with_short_one, 2, 100, &weighs), -1);
+  for (int32_t i = 1; i < 3; i++) partial_kv_passed(p, i, (uint64_t)i + 7, 200, no_mass, 0, 0, 0);
+  assert_int_equal(plan_all(p, steps, 3, &weighs), 7);
+  partial_step with_short_one[] = {STEP(0, 7, 200), STEP(1, 8, 59)};
+  assert_int_equal(plan_all(p, with_short_one, 2, &weighs), 0);
   assert_false(weighs);
   partial_kv_close(p);
   close_setup(s);
@@ -307,27 +345,26 @@ static void sessions_that_share_a_pass_share_a_length(void **state) {
   text t;
   bool weighs;
   partial_kv *p = open_timed(s, &t, 1e9);
-  const partial_step both[] = {{0, 7, 200}, {1, 8, 200}};
+  partial_step both[] = {STEP(0, 7, 200), STEP(1, 8, 200)};
   for (int32_t i = 0; i < 2; i++) partial_kv_measured(p, 2, 0, 1e9);
-  partial_kv_plan(p, both, 2, 100, &weighs);
-  partial_kv_passed(p, 1, 8, 200, no_mass, 0, 0);
+  plan_all(p, both, 2, &weighs);
+  partial_kv_passed(p, 1, 8, 200, no_mass, 0, 0, 0);
   partial_chain chains[] = {{.slot = 0, .seq = 0, .root = 1, .most = 1, .sampling = &t.choosing},
                             {.slot = 0, .seq = 0, .root = 1, .most = 0, .sampling = &t.choosing}},
                 *two[] = {&chains[0], &chains[1]};
   partial_kv_guess(p, two, 2);
-  assert_int_equal(partial_kv_plan(p, both, 2, 100, &weighs), 7);
+  assert_int_equal(plan_all(p, both, 2, &weighs), 7);
   for (int32_t length = 1; length <= 31; length = 2 * length + 1)
     for (int32_t i = 0; i < 40; i++) partial_kv_measured(p, 2, length, length > 7 ? 1e12 : 4.2e9);
   pass(p, 0, 7, 40, 7);
   pass(p, 1, 8, 40, 7);
-  assert_int_equal(partial_kv_plan(p, both, 2, 100, &weighs), 7); /* 16 tokens in 4.2 plain passes' time */
+  assert_int_equal(plan_all(p, both, 2, &weighs), 7); /* 16 tokens in 4.2 plain passes' time */
   pass(p, 1, 8, 200, 0);
   pass(p, 0, 7, 200, 7);
-  assert_int_equal(partial_kv_plan(p, both, 2, 100, &weighs),
-                   7); /* the one gains more than the other loses */
+  assert_int_equal(plan_all(p, both, 2, &weighs), 7); /* the one gains more than the other loses */
   pass(p, 0, 7, 200, 0);
   pass(p, 1, 8, 200, 0);
-  assert_int_equal(partial_kv_plan(p, both, 2, 100, &weighs), 0);
+  assert_int_equal(plan_all(p, both, 2, &weighs), 0);
   assert_false(weighs);
   partial_kv_close(p);
   close_setup(s);
@@ -346,7 +383,7 @@ static void all_rest_where_no_chain_pays(void **state) {
     plain += length < 0;
     weighed += length == 0;
     tried += length > 0;
-    if (length >= 0) partial_kv_passed(p, 0, 7, 200, no_mass, length, i % 2 ? length : 0);
+    if (length >= 0) partial_kv_passed(p, 0, 7, 200, no_mass, length, i % 2 ? length : 0, 0);
   }
   assert_int_equal(plain + weighed + tried, PASSES);
   assert_int_equal(tried, 5);                       /* at once, and after each rest */
@@ -366,11 +403,50 @@ static void some_passes_are_plain(void **state) {
   for (int32_t i = 0; i < 640; i++) {
     const int32_t length = planned(p, 0, 7, 200, 100);
     plain += length < 0;
-    if (length > 0) partial_kv_passed(p, 0, 7, 200, no_mass, length, length);
+    if (length > 0) partial_kv_passed(p, 0, 7, 200, no_mass, length, length, 0);
   }
   assert_int_equal(plain, 10);
   partial_kv_failed(p);
   assert_int_equal(planned(p, 0, 7, 200, 100), -1);
+  partial_kv_close(p);
+  close_setup(s);
+}
+
+/* Lossy sessions have chains of their refresh interval, whatever pays; exact ones beside them have none. */
+static void lossy_sessions_refresh_at_intervals(void **state) {
+  (void)state;
+  setup *s = open_setup();
+  text t;
+  partial_kv *p = open_timed(s, &t, 1e-3); /* no chain pays */
+  msg_partial lossy = how;
+  lossy.mode = WIRE_PARTIAL_LOSSY;
+  lossy.refresh = 11;
+  partial_step steps[] = {{0, 7, 200, &lossy, 0}, STEP(1, 8, 200)};
+  partial_plan plan = partial_kv_plan(p, steps, 2, 100);
+  assert_true(plan.weighs && !plan.learns && steps[0].length == 0); /* the other one was not weighed */
+  partial_kv_passed(p, 1, 8, 200, no_mass, 0, 0, 0);
+  plan = partial_kv_plan(p, steps, 2, 100);
+  assert_true(plan.weighs && !plan.learns && steps[0].length == 11 && steps[1].length == 0);
+  plan = partial_kv_plan(p, steps, 1, 5);
+  assert_int_equal(steps[0].length, 5); /* the room */
+  partial_kv_passed(p, 0, 7, 200, no_mass, 5, 5, 2);
+  assert_int_equal(partial_kv_count(p)->lossy, 2);
+  partial_kv_close(p);
+  close_setup(s);
+}
+
+/* No chain is longer than any session's refresh interval. */
+static void chains_end_at_the_refresh_interval(void **state) {
+  (void)state;
+  setup *s = open_setup();
+  text t;
+  partial_kv *p = open_timed(s, &t, 1e9);
+  planned(p, 0, 7, 200, 100);
+  pass(p, 0, 7, 40, 7);
+  how.refresh = 8;
+  assert_int_equal(planned(p, 0, 7, 200, 100), 7);
+  how.refresh = 2;
+  assert_int_equal(planned(p, 0, 7, 200, 100), 1);
   partial_kv_close(p);
   close_setup(s);
 }
@@ -400,6 +476,7 @@ static engine_job step_of(const text *t, int32_t slot, int32_t length) {
                     .count = 1,
                     .sampling = t->sampling,
                     .sampled_max = 1,
+                    .partial = how,
                     .partial_most = min_i32(PARTIAL_ROWS_MAX, PROMPT + OUTPUT - length - 1)};
   job.tokens[0] = t->tokens[length - 1];
   job.parents[0] = -1;
@@ -419,7 +496,7 @@ static void an_engine_gives_the_plain_tokens(void **state) {
   setup *s = open_setup();
   err e = {0};
   engine *g;
-  const partial_options few = {1, 1, PARTIAL_WINDOW_MIN, 60, 9};
+  const partial_options few = options_of(1, 1, 60, 9);
   const engine_options o = {
       .model = s->model, .kv = s->kv, .sequences = SLOTS, .partial = &few, .context = CONTEXT};
   assert_int_equal(engine_open(&g, &o, &e), ERR_OK);
@@ -456,13 +533,52 @@ static void an_engine_gives_the_plain_tokens(void **state) {
   close_setup(s);
 }
 
+/* A lossy answer goes on from what was guessed, of which so many tokens are not the model's own. */
+static void an_engine_accepts_lossy_guesses(void **state) {
+  (void)state;
+  setup *s = open_setup();
+  err e = {0};
+  engine *g;
+  const partial_options few = options_of(1, 1, 60, 0);
+  const engine_options o = {
+      .model = s->model, .kv = s->kv, .sequences = SLOTS, .partial = &few, .context = CONTEXT};
+  how.mode = WIRE_PARTIAL_LOSSY;
+  how.refresh = 12;
+  assert_int_equal(engine_open(&g, &o, &e), ERR_OK);
+  for (int32_t i = 0; i < SLOTS; i++) map_sequence(s->kv, i);
+  const int32_t plain = acquire(s);
+  text t = make_text(s, plain, 0, 1);
+  read_prompt(g, &t, 0);
+  int32_t length = PROMPT, differ = 0, first = 0;
+  uint64_t guessed = 0;
+  while (length < PROMPT + OUTPUT) {
+    engine_job job = step_of(&t, 0, length);
+    job.partial_most = min_i32(12, job.partial_most);
+    const engine_result r = run(g, &job);
+    assert_int_equal(r.code, ERR_OK);
+    assert_int_equal(r.sampled_count, r.guessed + 1); /* all of them */
+    differ += r.lossy;
+    guessed += (uint64_t)r.guessed;
+    if (differ > 0 && first == 0) first = length;
+    if (first == 0)
+      assert_memory_equal(r.sampled, t.tokens + length, (size_t)r.sampled_count * sizeof *r.sampled);
+    memcpy(t.tokens + length, r.sampled, (size_t)r.sampled_count * sizeof *r.sampled);
+    length += r.sampled_count;
+  }
+  const partial_counters *n = engine_count_partial(g);
+  assert_true(differ > 0 && first > 60);
+  assert_true(n->lossy == (uint64_t)differ && n->accepted == guessed && n->guessed == guessed);
+  engine_close(g);
+  close_setup(s);
+}
+
 /* Jobs for which it may not guess: their tokens are ranked, or nothing is left of their budget. */
 static void an_engine_does_not_always_guess(void **state) {
   (void)state;
   setup *s = open_setup();
   err e = {0};
   engine *g;
-  const partial_options few = {1, 1, PARTIAL_WINDOW_MIN, 1, 9};
+  const partial_options few = options_of(1, 1, 1, 9);
   const engine_options o = {
       .model = s->model, .kv = s->kv, .sequences = SLOTS, .partial = &few, .context = CONTEXT};
   assert_int_equal(engine_open(&g, &o, &e), ERR_OK);
@@ -472,7 +588,7 @@ static void an_engine_does_not_always_guess(void **state) {
   read_prompt(g, &t, 0);
   for (int32_t i = 0; i < 12; i++) {
     engine_job job = step_of(&t, 0, PROMPT + i);
-    if (i % 3 == 0) job.partial_most = 0;
+    if (i % 3 == 0) job.partial_most = 0, job.partial_why = PARTIAL_DRAFT;
     if (i % 3 == 1) job.sampling.top_k = 1; /* filters rank: another token */
     if (i % 3 == 2) job.logprobs = 1;
     engine_result r = run(g, &job);
@@ -480,7 +596,10 @@ static void an_engine_does_not_always_guess(void **state) {
     assert_int_equal(r.sampled_count, 1);
     assert_int_equal(r.guessed, 0);
   }
-  assert_int_equal(engine_count_partial(g)->guessed, 0);
+  const partial_counters *n = engine_count_partial(g);
+  assert_int_equal(n->guessed, 0);
+  assert_int_equal(n->fallbacks[PARTIAL_SAMPLING], 8);
+  assert_int_equal(n->fallbacks[PARTIAL_DRAFT], 4);
   engine_close(g);
   close_setup(s);
 }
@@ -501,7 +620,10 @@ int main(void) {
       cmocka_unit_test(sessions_that_share_a_pass_share_a_length),
       cmocka_unit_test(all_rest_where_no_chain_pays),
       cmocka_unit_test(some_passes_are_plain),
+      cmocka_unit_test(lossy_sessions_refresh_at_intervals),
+      cmocka_unit_test(chains_end_at_the_refresh_interval),
       cmocka_unit_test(an_engine_gives_the_plain_tokens),
+      cmocka_unit_test(an_engine_accepts_lossy_guesses),
       cmocka_unit_test(an_engine_does_not_always_guess),
   };
   const struct CMUnitTest of_virtual[] = {

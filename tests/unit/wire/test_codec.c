@@ -199,6 +199,19 @@ static void is_nothing(const json_t *f, const msg *m) {
   assert_int_equal(json_object_size(f), 0);
 }
 
+static void is_partial(const json_t *f, const msg_partial *p) {
+  assert_true((f != NULL) == (p->mode != WIRE_PARTIAL_OWN));
+  if (!f) return;
+  IS_SIGNED(f, "mode", (int32_t)p->mode);
+  IS_SIGNED(f, "block", p->block);
+  IS_SIGNED(f, "sink", p->sink);
+  IS_SIGNED(f, "retrieval", p->retrieval);
+  IS_SIGNED(f, "window", p->window);
+  IS_SIGNED(f, "buffer", p->buffer);
+  IS_SIGNED(f, "threshold", p->threshold);
+  IS_SIGNED(f, "refresh", p->refresh);
+}
+
 static void is_options(const json_t *f, const msg_options *o) {
   is_float(member(f, "temperature"), o->temperature);
   is_float(member(f, "top_p"), o->top_p);
@@ -223,8 +236,10 @@ static void is_options(const json_t *f, const msg_options *o) {
   is_float_list(a, "bias_values", o->bias_values, o->bias_count);
   IS_SIGNED(a, "logprobs", o->logprobs);
   const json_t *grammar = json_object_get(a, "grammar");
-  assert_true((grammar != NULL) == (o->grammar_size > 0));
-  if (grammar) is_blob(a, "grammar", (const uint8_t *)o->grammar, o->grammar_size);
+  const bool text = grammar && !json_is_null(grammar);
+  assert_true(text == (o->grammar_size > 0));
+  is_partial(json_object_get(a, "partial"), &o->partial);
+  if (text) is_blob(a, "grammar", (const uint8_t *)o->grammar, o->grammar_size);
 }
 
 static void is_open(const json_t *f, const msg *m) {

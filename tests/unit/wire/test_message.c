@@ -154,6 +154,60 @@ static void test_what_came_into_version_3_is_told_apart(void **state) {
   assert_true(msg_options_extras(&o));
 }
 
+static void test_what_is_said_of_partial_kv_needs_version_5(void **state) {
+  (void)state;
+  msg_options o = good_options();
+  assert_int_equal(msg_options_version(&o), WIRE_VERSION_MIN);
+  o.logprobs = 1;
+  assert_int_equal(msg_options_version(&o), WIRE_VERSION_EXTRAS);
+  o.partial.mode = WIRE_PARTIAL_OFF;
+  assert_int_equal(msg_options_version(&o), WIRE_VERSION_PARTIAL);
+}
+
+static void test_partial_kv_must_fit(void **state) {
+  (void)state;
+  static const struct {
+    msg_partial p;
+    const char *why; /* NULL: it fits */
+  } cases[] = {
+      {{WIRE_PARTIAL_EXACT, 16, 2, 64, 8, 128, 1184, 32}, NULL},
+      {{WIRE_PARTIAL_LOSSY, 16, 0, 0, 4, 33, 64, 32}, NULL},
+      {{WIRE_PARTIAL_EXACT, 64, 0, 9, 1, 2, 640, 1}, NULL},
+      {{WIRE_PARTIAL_OFF, 0, 0, 0, 0, 0, 0, 0}, NULL},
+      {{WIRE_PARTIAL_OWN, 1, -1, 0, 0, 0, 0, 99}, NULL}, /* not looked at */
+      {{WIRE_PARTIAL_EXACT, 16, 2, 64, 8, 128, 1183, 32},
+       "partial KV of 1184 tokens (2 + 64 + 8 blocks of 16) is more than the threshold of 1183: raise that, "
+       "or "
+       "show fewer blocks"},
+      {{WIRE_PARTIAL_EXACT, 24, 2, 64, 8, 128, 4096, 32},
+       "partial KV: a block has 24 tokens, but must have a multiple of 16"},
+      {{WIRE_PARTIAL_EXACT, 0, 2, 64, 8, 128, 4096, 32},
+       "partial KV: tokens of a block must be from 16 to 4096, not 0"},
+      {{WIRE_PARTIAL_LOSSY, 16, 2, 64, 3, 128, 4096, 32},
+       "partial KV: a window of 48 tokens (3 blocks of 16) is less than 64, which a pass may commit: show "
+       "more "
+       "of the last blocks"},
+      {{WIRE_PARTIAL_EXACT, 16, 2, 64, 8, 32, 4096, 32},
+       "partial KV: a buffer of 32 tokens has no room for the 32 that are guessed between passes and one "
+       "more: "
+       "raise the buffer, or refresh more often"},
+      {{WIRE_PARTIAL_EXACT, 16, -1, 64, 8, 128, 4096, 32},
+       "partial KV: sink blocks must be from 0 to 65536, not -1"},
+      {{WIRE_PARTIAL_EXACT, 16, 2, 64, 8, 128, 4096, 33},
+       "partial KV: the refresh interval must be from 1 to 32, not 33"},
+      {{WIRE_PARTIAL_EXACT, 4096, 65536, 65536, 65536, 128, 1 << 20, 32},
+       "partial KV of 805306368 tokens (65536 + 65536 + 65536 blocks of 4096) is more than the threshold of "
+       "1048576: raise that, or show fewer blocks"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    msg_options o = good_options();
+    err e = {0};
+    o.partial = cases[i].p;
+    assert_int_equal(msg_options_check(&o, &e), cases[i].why ? ERR_ARG : ERR_OK);
+    if (cases[i].why) assert_string_equal(e.text, cases[i].why);
+  }
+}
+
 static const hash16 here = {{1}}, there = {{2}}, untold = {{0}};
 
 static wire_string text_of(const char *s) {
@@ -295,6 +349,8 @@ int main(void) {
       cmocka_unit_test(test_a_bias_has_ranges),
       cmocka_unit_test(test_a_copy_has_its_own_stops_and_bias),
       cmocka_unit_test(test_what_came_into_version_3_is_told_apart),
+      cmocka_unit_test(test_what_is_said_of_partial_kv_needs_version_5),
+      cmocka_unit_test(test_partial_kv_must_fit),
       cmocka_unit_test(test_programs_on_one_device_of_one_host_are_colocated),
       cmocka_unit_test(test_a_program_may_compute_beside_another),
       cmocka_unit_test(test_every_other_device_is_one_of_its_own),

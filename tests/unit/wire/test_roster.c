@@ -152,7 +152,7 @@ static void test_versions_that_do_not_meet_are_refused(void **state) {
   world *w = *state;
   static const struct {
     uint32_t min, max, met; /* the version chosen; 0: none */
-  } table[] = {{2, 2, 2}, {1, 2, 2}, {1, 3, 3}, {1, 9, 4}, {4, 9, 4}, {1, 1, 0}, {5, 9, 0}};
+  } table[] = {{2, 2, 2}, {1, 2, 2}, {1, 3, 3}, {1, 9, 5}, {5, 9, 5}, {1, 1, 0}, {6, 9, 0}};
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     msg m = peer_hello();
     m.u.hello.version_min = table[i].min;

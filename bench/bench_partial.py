@@ -102,7 +102,7 @@ def answers(o, requests, ways, length, most):
         given.write_text("".join(json.dumps(line) + "\n" for line in lines))
         command([o.bin / "tandem", "batch", "-m", o.model, "--device", o.device, "--sessions", 1, *cache,
                  "--draft", "none", "--temp", 0, "--max-tokens", most, "--partial-kv", "--partial-kv-rows",
-                 LONG_CHAIN, given, out], seconds=3600)
+                 LONG_CHAIN, "--partial-kv-choice", o.choice, given, out], seconds=3600)
         found = [json.loads(line) for line in out.read_text().splitlines()]
     return {tuple(json.loads(line["id"])): line for line in found}
 
@@ -117,12 +117,13 @@ def check_exact(found):
 # --- figures ---
 
 def agreement(lines):
-    """Of 100 guesses before which all were right, how many were right too; and tokens a pass."""
+    """Of 100 guesses before which all were right, how many were right too; and tokens a pass. An answer's end
+    cuts its last chain, whose last guess is taken for right."""
     looked = right = tokens = passes = 0
     for line in lines:
         stats = line["stats"]
         right += sum(stats["accepted_per_pos"])
-        looked += sum([stats["rounds"], *stats["accepted_per_pos"]][:LONG_CHAIN])
+        looked += sum([stats["rounds"], *stats["accepted_per_pos"]][:LONG_CHAIN]) - 1
         tokens += len(line["token_ids"])
         passes += stats["forwards"]
     return 100 * right / max(looked, 1), tokens / passes
@@ -204,6 +205,7 @@ def main():
     p.add_argument("-m", "--model", required=True, type=pathlib.Path)
     p.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
     p.add_argument("--device", default="cpu")
+    p.add_argument("--choice", choices=("mass", "bound"), default="mass")
     p.add_argument("--lengths", type=numbers, default=[4096, 8192, 16384, 30000])
     p.add_argument("--budgets", type=numbers, default=[512, 1024, 2048, 4096, 8192])
     p.add_argument("--prompts", type=pathlib.Path, help="read from there, or if there is none written there")

@@ -485,6 +485,7 @@ static bool is_alone(const engine_job *job) {
 
 static partial_reason why_not(const active_job *a) {
   if (a->job->partial_why != PARTIAL_NONE) return a->job->partial_why;
+  if (a->job->kv_length == 0) return PARTIAL_SHORT;
   return may_guess(a) ? PARTIAL_NONE : PARTIAL_SAMPLING;
 }
 
@@ -496,10 +497,10 @@ static void fall_back(engine *g, partial_reason why, int32_t sessions) {
 }
 
 /* Steps of this forward are plain, each for a reason of its own, or because of others. */
-static void fall_back_all(engine *g, active_job *const *ready, int32_t count, partial_reason others) {
+static void fall_back_all(engine *g, active_job *const *ready, int32_t count) {
   for (int32_t i = 0; i < count; i++) {
     const partial_reason own = why_not(ready[i]);
-    if (ready[i]->job->kind == ENGINE_VERIFY) fall_back(g, own == PARTIAL_NONE ? others : own, count);
+    if (ready[i]->job->kind == ENGINE_VERIFY) fall_back(g, own == PARTIAL_NONE ? PARTIAL_BESIDE : own, count);
   }
 }
 
@@ -532,13 +533,15 @@ static void guess_more(engine *g, active_job *const *ready, int32_t count) {
   partial_step steps[ENGINE_JOBS_MAX];
   g->planned = false;
   if (!list_steps(ready, count, steps)) {
-    fall_back_all(g, ready, count, PARTIAL_BESIDE);
+    fall_back_all(g, ready, count);
     return;
   }
   const partial_plan plan = partial_kv_plan(g->partial, steps, count, (MODEL_ROWS_MAX - count) / count);
   g->planned = plan.learns;
   for (int32_t i = 0; i < count; i++) ready[i]->weighs = plan.weighs;
-  if (plan.why != PARTIAL_NONE) fall_back_all(g, ready, count, plan.why);
+  for (int32_t i = 0; i < count && plan.why != PARTIAL_NONE; i++)
+    if (steps[i].length == 0 && (steps[i].how->mode == WIRE_PARTIAL_EXACT || !plan.weighs))
+      fall_back(g, plan.why, count);
   guess_chains(g, ready, steps, count);
 }
 

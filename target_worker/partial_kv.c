@@ -4,6 +4,7 @@
 #include "common/base/min.h"
 #include "common/speculative/average.h"
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #define CHAINS_MAX  64
 #define FIRST_CLASS 3    /* of the chain that is tried first */
 #define CLASSES     6    /* of chains, by length: 2^class - 1 tokens, which a pass checks with 2^class rows */
+#define WAYS        4    /* of sessions, by how they are to be treated */
 #define SHARES      7    /* of forwards, by the sessions in it: 1, 2, 3 to 4, 5 to 8, ... */
 #define REST_FIRST  256  /* passes after it was seen that no chain pays; twice as many the next time, */
 #define REST_MOST   8192 /* up to these */
@@ -45,16 +47,27 @@ typedef struct partial_share { /* forwards of so many sessions */
   int32_t tries;           /* chains since the last rest, as far as that matters */
 } partial_share;
 
+/* What was learnt of sessions that are to be treated alike. A client that asks for what does not pay teaches
+ * nothing to others. */
+typedef struct partial_way {
+  msg_partial how;
+  uint64_t used; /* by the last plan of that number */
+  partial_share shares[SHARES];
+  partial_record all;
+} partial_way;
+
 struct partial_kv {
   partial_options options;
   model *model;
   kv_cache *kv;
   int32_t slot_count, blocks; /* blocks: of a context */
   partial_slot *slots;
-  float *masses, *room; /* [slots][blocks]; [2][blocks] */
-  int32_t *shown;       /* [blocks] */
-  partial_share shares[SHARES];
-  partial_record all;
+  float *masses, *room;         /* [slots][blocks]; [2][blocks] */
+  int32_t *shown;               /* [blocks] */
+  partial_way ways[WAYS], *way; /* the first one is the target's own; that of the last plan */
+  uint64_t plans;
+  bool learns;                 /* the last plan's forwards are of one way */
+  int32_t broken, broken_next; /* passes without chains, since a forward failed; when one fails again */
   partial_counters counters;
 };
 
@@ -103,7 +116,8 @@ static int take(partial_kv *p, err *e) {
   p->masses = calloc(slots * blocks, sizeof *p->masses);
   p->room = calloc(2 * blocks, sizeof *p->room);
   p->shown = calloc(blocks, sizeof *p->shown);
-  if (!p->slots || !p->masses || !p->room || !p->shown || model_weigh(p->model, p->kv) != ERR_OK)
+  if (!p->slots || !p->masses || !p->room || !p->shown ||
+      model_weigh(p->model, p->kv, p->options.bounds) != ERR_OK)
     return err_set(e, ERR_NOMEM, "no memory for partial KV: start without --partial-kv");
   for (int32_t i = 0; i < p->slot_count; i++) {
     p->slots[i] = (partial_slot){.view = kv_acquire_view(p->kv), .mass = p->masses + (size_t)i * blocks};
@@ -121,7 +135,10 @@ int partial_kv_open(partial_kv **out, const partial_options *o, model *m, kv_cac
                     .model = m,
                     .kv = kv,
                     .slot_count = slots,
-                    .blocks = (context + KV_BLOCK - 1) / KV_BLOCK};
+                    .blocks = (context + KV_BLOCK - 1) / KV_BLOCK,
+                    .broken_next = REST_FIRST};
+  p->way = &p->ways[0];
+  p->way->how = o->own;
   int rc = take(p, e);
   if (rc == ERR_OK)
     *out = p;
@@ -151,7 +168,28 @@ static int32_t log2_of(int32_t x) {
 }
 
 static partial_share *share_of(partial_kv *p, int32_t sessions) {
-  return &p->shares[min_i32(log2_of(sessions), SHARES - 1)];
+  return &p->way->shares[min_i32(log2_of(sessions), SHARES - 1)];
+}
+
+static bool alike(const msg_partial *a, const msg_partial *b) {
+  return memcmp(a, b, sizeof *a) == 0;
+}
+
+/* NULL: nothing is known of it. */
+static partial_way *find_way(partial_kv *p, const msg_partial *how) {
+  for (int32_t i = 0; i < WAYS; i++)
+    if (alike(&p->ways[i].how, how)) return &p->ways[i];
+  return NULL;
+}
+
+/* In place of the one that was not used for longest, but never of the target's own. */
+static partial_way *take_way(partial_kv *p, const msg_partial *how) {
+  partial_way *w = find_way(p, how), *oldest = &p->ways[1];
+  for (int32_t i = 2; i < WAYS; i++)
+    if (p->ways[i].used < oldest->used) oldest = &p->ways[i];
+  if (!w) *(w = oldest) = (partial_way){.how = *how};
+  w->used = ++p->plans;
+  return w;
 }
 
 /* Of a pass that checks chains of this class. */
@@ -174,7 +212,7 @@ static double right_of(const partial_record *r, double prior) {
 
 /* What a pass is expected to give all sessions together, with chains of n tokens. */
 static double tokens_of(const partial_kv *p, const partial_step *steps, int32_t count, int32_t n) {
-  const double all = right_of(&p->all, RIGHT_FIRST);
+  const double all = right_of(&p->way->all, RIGHT_FIRST);
   double tokens = 0;
   for (int32_t i = 0; i < count; i++) {
     const double right = right_of(&p->slots[steps[i].slot].own, all);
@@ -208,13 +246,15 @@ static int32_t length_of(const partial_kv *p, partial_share *t, const partial_st
   return length;
 }
 
-/* What was measured of passes with guesses is forgotten, and all weigh anew, so that one chain is tried. */
+/* What was measured of passes with guesses is forgotten, and sessions of this way weigh anew, so that one
+ * chain is tried. */
 static void rest(partial_kv *p, partial_share *t) {
   t->rest = t->rest_next > 0 ? t->rest_next : REST_FIRST;
   t->rest_next = min_i32(2 * t->rest, REST_MOST);
   t->tries = 0;
   memset(t->check, 0, sizeof t->check);
-  for (int32_t i = 0; i < p->slot_count; i++) p->slots[i].rows = 0;
+  for (int32_t i = 0; i < p->slot_count; i++)
+    if (alike(&p->slots[i].how, &p->way->how)) p->slots[i].rows = 0;
 }
 
 static bool all_long_enough(partial_kv *p, const partial_step *steps, int32_t count) {
@@ -238,16 +278,40 @@ static bool all_weighed(const partial_kv *p, const partial_step *steps, int32_t 
   return weighed;
 }
 
-/* Every `refresh` tokens the whole cache is read; exact sessions beside lossy ones only weigh. */
-static bool plan_lossy(const partial_kv *p, partial_step *steps, int32_t count, int32_t most) {
+static bool any_lossy(const partial_step *steps, int32_t count) {
   bool any = false;
   for (int32_t i = 0; i < count; i++) any |= steps[i].how->mode == WIRE_PARTIAL_LOSSY;
-  for (int32_t i = 0; any && i < count && all_weighed(p, steps, count); i++)
-    if (steps[i].how->mode == WIRE_PARTIAL_LOSSY) steps[i].length = min_i32(steps[i].how->refresh, most);
   return any;
 }
 
+/* Every `refresh` tokens the whole cache is read; exact sessions beside lossy ones only weigh. */
+static partial_plan plan_lossy(const partial_kv *p, partial_step *steps, int32_t count, int32_t most) {
+  for (int32_t i = 0; i < count && all_weighed(p, steps, count); i++)
+    if (steps[i].how->mode == WIRE_PARTIAL_LOSSY) steps[i].length = min_i32(steps[i].how->refresh, most);
+  return (partial_plan){.weighs = true, .why = PARTIAL_BESIDE};
+}
+
+/* Sessions of several ways go by what was measured of the target's own, and nothing is learnt from them. */
+static partial_plan plan_mixed(partial_kv *p, partial_step *steps, int32_t count, int32_t most) {
+  p->way = &p->ways[0];
+  const partial_share *t = share_of(p, count);
+  const bool known = t->guess.count > 0 && t->plain.count > 0 && t->rest == 0, fixed = p->options.rows > 0;
+  const partial_plan weighing = {.weighs = true};
+  if (!known && !fixed) return (partial_plan){.why = PARTIAL_BESIDE};
+  if (!all_weighed(p, steps, count)) return weighing;
+  const int32_t length = fixed ? min_i32(p->options.rows, most) : best_length(p, t, steps, count, most);
+  for (int32_t i = 0; i < count; i++) steps[i].length = length;
+  return length > 0 ? weighing : (partial_plan){.why = PARTIAL_RESTING};
+}
+
+static bool all_alike(const partial_step *steps, int32_t count) {
+  bool same = true;
+  for (int32_t i = 1; i < count; i++) same &= alike(steps[i].how, steps[0].how);
+  return same;
+}
+
 static partial_plan plan_exact(partial_kv *p, partial_step *steps, int32_t count, int32_t most) {
+  p->way = take_way(p, steps[0].how);
   partial_share *t = share_of(p, count);
   const partial_plan plain = {.learns = true}, weighing = {.weighs = true, .learns = true},
                      resting = {.learns = true, .why = PARTIAL_RESTING};
@@ -255,8 +319,7 @@ static partial_plan plan_exact(partial_kv *p, partial_step *steps, int32_t count
   const bool measures = t->plain.count < PLAIN_FIRST || ++t->passes % PLAIN_EVERY == 0;
   if (measures && p->options.rows == 0) return plain;
   if (!all_weighed(p, steps, count)) return weighing;
-  for (int32_t i = 0; i < count; i++) most = min_i32(most, steps[i].how->refresh);
-  const int32_t length = length_of(p, t, steps, count, most);
+  const int32_t length = length_of(p, t, steps, count, min_i32(most, steps[0].how->refresh));
   for (int32_t i = 0; i < count; i++) steps[i].length = length;
   if (length > 0) return weighing;
   rest(p, t);
@@ -265,14 +328,19 @@ static partial_plan plan_exact(partial_kv *p, partial_step *steps, int32_t count
 
 partial_plan partial_kv_plan(partial_kv *p, partial_step *steps, int32_t count, int32_t most) {
   for (int32_t i = 0; i < count; i++) steps[i].length = 0;
+  p->learns = false;
   if (!all_long_enough(p, steps, count)) return (partial_plan){.why = PARTIAL_SHORT};
-  if (plan_lossy(p, steps, count, most)) return (partial_plan){.weighs = true};
+  if (p->broken > 0 && p->broken-- > 0) return (partial_plan){.why = PARTIAL_FAILED};
+  if (any_lossy(steps, count)) return plan_lossy(p, steps, count, most);
+  if (!all_alike(steps, count)) return plan_mixed(p, steps, count, most);
+  p->learns = true;
   return plan_exact(p, steps, count, most);
 }
 
 void partial_kv_failed(partial_kv *p) {
-  for (int32_t i = 0; i < SHARES; i++)
-    if (p->shares[i].rest == 0) rest(p, &p->shares[i]);
+  p->broken = p->broken_next;
+  p->broken_next = min_i32(2 * p->broken, REST_MOST);
+  for (int32_t i = 0; i < p->slot_count; i++) p->slots[i].rows = 0;
 }
 
 void partial_kv_measured(partial_kv *p, int32_t sessions, int32_t length, double us) {
@@ -286,13 +354,14 @@ void partial_kv_passed(partial_kv *p, int32_t slot, uint64_t session, int32_t ro
   const int32_t blocks = (rows + KV_BLOCK - 1) / KV_BLOCK;
   assert(s->session == session);
   s->rows = mass ? rows : 0;
-  for (int32_t b = 0; b < p->blocks && mass; b++) /* no number weighs nothing */
-    s->mass[b] = b < blocks && mass[b] > 0 ? mass[b] : 0;
+  for (int32_t b = 0; b < p->blocks && mass; b++) /* what is no number is shown last */
+    s->mass[b] = b >= blocks ? 0 : isnan(mass[b]) ? -FLT_MAX : mass[b];
   p->counters.accepted += (uint64_t)accepted;
   p->counters.lossy += (uint64_t)lossy;
   if (s->how.mode == WIRE_PARTIAL_LOSSY) return;
+  partial_way *way = find_way(p, &s->how);
   record(&s->own, guessed, accepted, FORGET_OWN);
-  record(&p->all, guessed, accepted, FORGET_ALL);
+  if (way) record(&way->all, guessed, accepted, FORGET_ALL);
 }
 
 /* --- guessing --- */
@@ -370,7 +439,8 @@ static bool guess_next(partial_kv *p, rollout *r) {
   const uint64_t us = clock_us() - begin;
   p->counters.forwards++;
   p->counters.us += us;
-  if (!model_prepared(p->model)) average_add(&share_of(p, r->sessions)->guess, (double)us);
+  p->broken_next = REST_FIRST;
+  if (p->learns && !model_prepared(p->model)) average_add(&share_of(p, r->sessions)->guess, (double)us);
   return true;
 }
 
@@ -393,19 +463,23 @@ void partial_kv_guess(partial_kv *p, partial_chain *const *chains, int32_t count
 const char *const partial_reason_names[PARTIAL_REASONS] = {
     [PARTIAL_NONE] = "none",   [PARTIAL_OFF] = "off",           [PARTIAL_DRAFT] = "draft",
     [PARTIAL_ROOM] = "room",   [PARTIAL_SAMPLING] = "sampling", [PARTIAL_BESIDE] = "beside",
-    [PARTIAL_SHORT] = "short", [PARTIAL_RESTING] = "resting"};
+    [PARTIAL_SHORT] = "short", [PARTIAL_RESTING] = "resting",   [PARTIAL_FAILED] = "failed"};
 
 bool partial_kv_falls_back(partial_kv *p, partial_reason why) {
   return p->counters.fallbacks[why]++ == 0;
 }
 
 void partial_kv_say(const partial_kv *p, int32_t sessions, char *text, size_t size) {
-  const partial_share *t = &p->shares[min_i32(log2_of(sessions), SHARES - 1)];
-  snprintf(text, size,
-           "no chain of guesses pays where %d sessions share a pass: a guess takes %.2f ms, a plain pass "
-           "%.2f, and "
-           "%.0f of 100 guesses are right",
-           sessions, t->guess.mean / 1000, t->plain.mean / 1000, 100 * right_of(&p->all, RIGHT_FIRST));
+  const partial_share *t = &p->way->shares[min_i32(log2_of(sessions), SHARES - 1)];
+  const double guess = t->guess.mean / 1000, plain = t->plain.mean / 1000;
+  if (t->guess.count == 0)
+    snprintf(text, size, "no guess could be timed where %d sessions share a pass", sessions);
+  else
+    snprintf(
+        text, size,
+        "no chain of guesses pays where %d sessions share a pass: a guess takes %.2f ms, a plain pass %.2f, "
+        "and %.0f of 100 guesses are right",
+        sessions, guess, plain, 100 * right_of(&p->way->all, RIGHT_FIRST));
 }
 
 const partial_counters *partial_kv_count(const partial_kv *p) {

@@ -18,6 +18,7 @@
 typedef struct partial_options {
   msg_partial own; /* of sessions whose request says nothing of it */
   int32_t rows;    /* of every chain, <= PARTIAL_ROWS_MAX; 0: as many as pay */
+  bool bounds;     /* retrieval blocks are those whose keys may score most, not those that weigh most */
 } partial_options;
 
 /* Blocks of the cache that are shown of so many committed rows, ascending, to to[]; returns how many. A block
@@ -59,19 +60,21 @@ typedef enum {
   PARTIAL_SAMPLING, /* filters, penalties, a grammar or log-probabilities, which need more than a token */
   PARTIAL_BESIDE,   /* another session of the forward may not guess, or reads its prompt */
   PARTIAL_SHORT,    /* the session, or another one of the forward, has not reached its threshold */
-  PARTIAL_RESTING,  /* no chain pays, by what was measured, or a forward failed */
+  PARTIAL_RESTING,  /* no chain pays, by what was measured */
+  PARTIAL_FAILED, /* a forward failed, or a session's guesses were found wrong: there are none for a while */
   PARTIAL_REASONS
 } partial_reason;
 
 typedef struct partial_plan {
   bool weighs;        /* the forward is to weigh the blocks of all its sessions, which goes before guesses */
   bool learns;        /* what it takes is to be told: partial_kv_measured */
-  partial_reason why; /* there are no chains, and will be none for a while */
+  partial_reason why; /* exact sessions have no chains, for a reason that lasts */
 } partial_plan;
 
 /* Once before each forward of nothing but such steps. Exact ones all have chains of one length, or none:
- * while no chain pays, and now and then, so that it is known what a plain pass takes. Lossy ones have chains
- * of their refresh interval. No chain is longer than `most`. */
+ * while no chain pays, beside lossy ones, and now and then, so that it is known what a plain pass takes. What
+ * pays is learnt for each way of a few that sessions ask for. Lossy ones have chains of their refresh
+ * interval. No chain is longer than `most`. */
 partial_plan partial_kv_plan(partial_kv *p, partial_step *steps, int32_t count, int32_t most);
 /* Guesses for all of them together, a forward for each token. A chain ends early where its forward fails. */
 void partial_kv_guess(partial_kv *p, partial_chain *const *chains, int32_t count);

@@ -72,7 +72,8 @@ static int settle_partial(target_model *m, const target_arguments *a, kv_options
                                  .buffer = f->partial_buffer,
                                  .threshold = f->partial_threshold,
                                  .refresh = f->partial_refresh},
-                         .rows = f->partial_rows};
+                         .rows = f->partial_rows,
+                         .bounds = f->partial_choice == 1};
   const int rc = msg_partial_check(&o->own, e);
   if (rc != ERR_OK) return rc;
   if (o->rows > o->own.refresh)

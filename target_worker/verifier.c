@@ -70,13 +70,17 @@ static int32_t partial_room(const session *s) {
 static void job_partial(const verifier *v, const session *s, const schedule_pick *pick, engine_job *job) {
   const msg_options *o = &s->request.options;
   const bool is_own = o->partial.mode == WIRE_PARTIAL_OWN,
-             off = o->partial.mode == WIRE_PARTIAL_OFF || o->single || s->speculation.disabled,
+             off = o->partial.mode == WIRE_PARTIAL_OFF || o->single, failed = s->speculation.disabled,
              drafted = pick->rows > 0 || session_draft_count(s) > 0;
   job->partial_most = 0;
   job->partial_why = PARTIAL_NONE;
   if (!v->partial || pick->kind != SCHEDULE_STEP) return;
   const int32_t room = partial_room(s);
-  job->partial_why = off ? PARTIAL_OFF : drafted ? PARTIAL_DRAFT : room < 1 ? PARTIAL_ROOM : PARTIAL_NONE;
+  job->partial_why = off        ? PARTIAL_OFF
+                     : failed   ? PARTIAL_FAILED
+                     : drafted  ? PARTIAL_DRAFT
+                     : room < 1 ? PARTIAL_ROOM
+                                : PARTIAL_NONE;
   if (job->partial_why != PARTIAL_NONE) return;
   job->partial = is_own ? *v->partial : o->partial;
   job->partial_most = min_i32(room, job->partial.refresh);

@@ -84,12 +84,7 @@ sampler_options msg_sampling(const msg_options *o) {
 
 bool msg_options_extras(const msg_options *o) {
   return o->presence_penalty != 0 || o->frequency_penalty != 0 || o->bias_count > 0 || o->logprobs > 0 ||
-         o->grammar_size > 0 || o->partial.mode != WIRE_PARTIAL_OWN;
-}
-
-uint32_t msg_options_version(const msg_options *o) {
-  if (o->partial.mode != WIRE_PARTIAL_OWN) return WIRE_VERSION_PARTIAL;
-  return msg_options_extras(o) ? WIRE_VERSION_EXTRAS : WIRE_VERSION_MIN;
+         o->grammar_size > 0;
 }
 
 void msg_bias_copy(msg_options *to, const msg_options *from, msg_bias *bias) {
@@ -153,12 +148,12 @@ int msg_partial_check(const msg_partial *p, err *e) {
   if (p->block % WIRE_PARTIAL_UNIT != 0)
     return err_set(e, ERR_ARG, "partial KV: a block has %d tokens, but must have a multiple of %d", p->block,
                    WIRE_PARTIAL_UNIT);
-  if (p->window * p->block < WIRE_PARTIAL_WINDOW_MIN)
+  if ((p->window - 1) * p->block < p->refresh) /* the last block may have a single token */
     return err_set(
         e, ERR_ARG,
-        "partial KV: a window of %d tokens (%d blocks of %d) is less than %d, which a pass may commit: "
-        "show more of the last blocks",
-        p->window * p->block, p->window, p->block, WIRE_PARTIAL_WINDOW_MIN);
+        "partial KV: a window of %d blocks of %d may show %d tokens alone, fewer than the %d that a "
+        "pass commits: show more of the last blocks, or refresh more often",
+        p->window, p->block, (p->window - 1) * p->block + 1, p->refresh + 1);
   if (p->refresh >= p->buffer)
     return err_set(
         e, ERR_ARG,

@@ -23,7 +23,7 @@
 /* The hash of the model in WELCOME, and the numbers in DONE: a peer of version 3 is not told them */
 #define WIRE_VERSION_HASH    4
 #define WIRE_VERSION_NUMBERS 4
-/* What a request says of partial KV: a target of version 4 is given no session that needs it */
+/* What a request says of partial KV: a peer of version 4 is not told it */
 #define WIRE_VERSION_PARTIAL 5
 
 /* Limits. Each is checked before memory is allocated. */
@@ -45,7 +45,6 @@
 #define WIRE_PARTIAL_BLOCKS_MAX  65536
 #define WIRE_PARTIAL_BUFFER_MAX  1024
 #define WIRE_PARTIAL_REFRESH_MAX 32
-#define WIRE_PARTIAL_WINDOW_MIN  64
 #define WIRE_POSITIONS_MAX       64                         /* entries of accepted_per_pos */
 #define WIRE_CONTEXT_MAX         1048576                    /* largest length or position */
 #define WIRE_LOGPROBS_MAX        (1 + SAMPLER_LOGPROBS_MAX) /* of one token */
@@ -167,7 +166,7 @@ typedef struct msg_partial {
   wire_partial mode;
   int32_t block;                   /* tokens of a block: a multiple of 16 */
   int32_t sink, retrieval, window; /* blocks */
-  int32_t buffer;                  /* tokens for which there is room on top of these */
+  int32_t buffer;                  /* tokens for which there is room on top of these: more than refresh */
   int32_t threshold;               /* committed tokens from which on it is done */
   int32_t refresh;                 /* most tokens that are guessed between passes over the whole cache */
 } msg_partial;
@@ -412,8 +411,6 @@ bool msg_beside(const msg_hello *a, const msg_hello *b);
 sampler_options msg_sampling(const msg_options *o);
 /* Do these options need a worker of WIRE_VERSION_EXTRAS? */
 bool msg_options_extras(const msg_options *o);
-/* The version that a worker must speak to be given them. */
-uint32_t msg_options_version(const msg_options *o);
 /* Copies options with their stops and their bias, as many as there is room for; a grammar stays where it is.
  */
 void msg_options_copy(msg_options *to, const msg_options *from, int32_t stops[WIRE_STOPS_MAX],

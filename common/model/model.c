@@ -41,6 +41,7 @@ struct model {
   const fusion *fusion; /* fc, for segments of fused rows; or NULL */
   device_act *fused;    /* [MODEL_ROWS_MAX][fusion_width], or NULL */
   device_act *mass;     /* [MODEL_ROWS_MAX][blocks of a context], or NULL */
+  bool bounds;          /* which are bounds */
 };
 
 /* --- opening --- */
@@ -219,7 +220,8 @@ static void attention_in(model *m, const weights_layer *w, int32_t layer) {
 
 static void weigh(model *m, int32_t layer) {
   const bool weighs = m->capture_mass >= 0 && (m->config.layers - 1 - layer) % WEIGHING_EVERY == 0;
-  if (weighs) m->device->table->mass(m->device, layer, m->act.q, layer >= WEIGHING_EVERY, m->mass);
+  const device_table *t = m->device->table;
+  if (weighs) (m->bounds ? t->bound : t->mass)(m->device, layer, m->act.q, layer >= WEIGHING_EVERY, m->mass);
 }
 
 static void attention_out(model *m, const weights_layer *w, int32_t layer) {
@@ -406,9 +408,10 @@ int model_fuse(model *m, const fusion *f) {
   return ERR_OK;
 }
 
-int model_weigh(model *m, const kv_cache *k) {
+int model_weigh(model *m, const kv_cache *k, bool bounds) {
   const int32_t blocks = kv_shape(k)->context / OPS_TILE;
   assert(fits(m, k));
+  m->bounds = bounds;
   if (!m->mass) m->mass = m->device->table->act(m->device, MODEL_ROWS_MAX, blocks, false);
   return m->mass ? ERR_OK : ERR_NOMEM;
 }

@@ -247,9 +247,9 @@ static void device_close(device *d) {
     .kv_commit = cpu_kv_commit, .begin = cpu_begin, .supply = cpu_supply, .capture = cpu_capture_rows,       \
     .captured = cpu_captured, .embed = cpu_embed, .norm = cpu_norm, .linear = cpu_linear_op,                 \
     .linear_swiglu = cpu_linear_swiglu, .rope = cpu_rope, .rope_store = cpu_rope_store,                      \
-    .attention = cpu_attention_op, .mass = cpu_mass_op, .head = cpu_head, .rank = cpu_rank, .end = cpu_end,  \
-    .wait = cpu_wait, .logits = cpu_logits, .ranked = cpu_ranked, .width = width, .variant = variant,        \
-    .close = device_close                                                                                    \
+    .attention = cpu_attention_op, .mass = cpu_mass_op, .bound = cpu_bound_op, .head = cpu_head,             \
+    .rank = cpu_rank, .end = cpu_end, .wait = cpu_wait, .logits = cpu_logits, .ranked = cpu_ranked,          \
+    .width = width, .variant = variant, .close = device_close                                                \
   }
 
 static const device_table tables[CPU_ISA_COUNT] = {[CPU_C] = CPU_TABLE("c"),

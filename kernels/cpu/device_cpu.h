@@ -216,3 +216,6 @@ void cpu_attention_op(device *d, int32_t layer, int32_t view, const device_act *
 
 /* --- cpu_mass.c --- */
 void cpu_mass_op(device *d, int32_t layer, const device_act *q, bool add, device_act *y);
+
+/* --- cpu_bound.c --- */
+void cpu_bound_op(device *d, int32_t layer, const device_act *q, bool add, device_act *y);

@@ -200,6 +200,7 @@ static const device_table table = {
     .rope_store = cuda_ops_rope_store,
     .attention = cuda_ops_attention,
     .mass = cuda_ops_mass,
+    .bound = cuda_ops_bound,
     .head = cuda_ops_head,
     .rank = cuda_ops_rank,
     .end = cuda_wait_end,

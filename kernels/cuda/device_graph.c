@@ -55,6 +55,10 @@ static void play_mass(cuda_device *d, const cuda_op *o) {
             o->scratch);
 }
 
+static void play_bound(cuda_device *d, const cuda_op *o) {
+  cuda_bound(d->stream, o->rows, o->bucket, o->kv, o->layer, o->heads, o->positions, o->x.f32, o->add, o->y);
+}
+
 static void play_sample(cuda_device *d, const cuda_op *o) {
   cuda_sample(d->stream, o->rows, o->count, o->x.f32, d->forward.ids, o->scratch);
 }
@@ -78,6 +82,7 @@ static const struct {
     [CUDA_OP_ROPE_STORE] = {"rope_store", play_rope_store},
     [CUDA_OP_ATTENTION] = {"attention", play_attention},
     [CUDA_OP_MASS] = {"mass", play_mass},
+    [CUDA_OP_BOUND] = {"bound", play_bound},
     [CUDA_OP_SAMPLE] = {"sample", play_sample},
     [CUDA_OP_RANK] = {"rank", play_rank},
 };

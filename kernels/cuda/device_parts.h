@@ -47,6 +47,7 @@ typedef enum {
   CUDA_OP_ROPE_STORE,
   CUDA_OP_ATTENTION,
   CUDA_OP_MASS,
+  CUDA_OP_BOUND,
   CUDA_OP_SAMPLE,
   CUDA_OP_RANK,
   CUDA_OP_KINDS
@@ -66,7 +67,7 @@ typedef struct cuda_op {
   void *scratch;
   cuda_kv kv;
   bool normed; /* a linear's: its input is `norm`, which nobody else reads */
-  bool add;    /* a mass's: it is added to what is there */
+  bool add;    /* a mass's or bound's: it is added to what is there */
   bool stores; /* a linear's: it makes q, k and v, and does the work of a rope_store too */
   cuda_norm_source norm;
   cuda_linear_job jobs[CUDA_JOBS_MAX]; /* swiglu: gate and up */
@@ -241,6 +242,7 @@ void cuda_ops_rope_store(device *d, int32_t layer, const device_rotary *r, devic
                          const device_act *v);
 void cuda_ops_attention(device *d, int32_t layer, int32_t view, const device_act *q, device_act *y);
 void cuda_ops_mass(device *d, int32_t layer, const device_act *q, bool add, device_act *y);
+void cuda_ops_bound(device *d, int32_t layer, const device_act *q, bool add, device_act *y);
 void cuda_ops_head(device *d, const device_weight *w, const device_act *x);
 void cuda_ops_rank(device *d, device_ids ids);
 

@@ -301,7 +301,7 @@ static void try_normed(trial *t, int32_t bf16) {
   keep_act(t, z, ROWS, HIDDEN);
 }
 
-/* --- rope, rope_store, attention, mass, commit --- */
+/* --- rope, rope_store, attention, mass, bound, commit --- */
 
 #define HEADS     4
 #define KV_HEADS  2
@@ -320,7 +320,7 @@ static void try_normed(trial *t, int32_t bf16) {
 typedef struct cache_parts {
   device_rope rope;
   device_rotary rotary;
-  device_act *q, *k, *v, *y[2], *mass;
+  device_act *q, *k, *v, *y[2], *mass, *bound;
 } cache_parts;
 
 /* What the rows see: everything, and the last WINDOW positions. */
@@ -342,7 +342,7 @@ static void make_views(const ops_row *rows, int32_t count, cache_views *v, ops_b
   b->view_count = 2;
 }
 
-/* Rows of which `mass` is asked. */
+/* Rows that are weighed. */
 static const int32_t weighed[] = {0, 2};
 
 static void run_cache(trial *t, const cache_parts *c, ops_batch *b) {
@@ -356,15 +356,18 @@ static void run_cache(trial *t, const cache_parts *c, ops_batch *b) {
     random_act(t, c->k, KV_HEADS * HEAD_DIM);
     random_act(t, c->v, KV_HEADS * HEAD_DIM);
     random_act(t, c->mass, CONTEXT / OPS_TILE);
+    random_act(t, c->bound, CONTEXT / OPS_TILE);
     if (!begin(t, b)) return;
     table->rope(t->d, &c->rope);
     table->rope_store(t->d, layer, &c->rotary, c->q, c->k, c->v);
     for (int32_t view = 0; view < 2; view++) table->attention(t->d, layer, view, c->q, c->y[view]);
     table->mass(t->d, layer, c->q, layer > 0, c->mass);
+    table->bound(t->d, layer, c->q, layer > 0, c->bound);
     finish(t, 0);
     keep_act(t, c->q, b->row_count, HEADS * HEAD_DIM);
     for (int32_t view = 0; view < 2; view++) keep_act(t, c->y[view], b->row_count, HEADS * HEAD_DIM);
     keep_act(t, c->mass, b->row_count, CONTEXT / OPS_TILE);
+    keep_act(t, c->bound, b->row_count, CONTEXT / OPS_TILE);
   }
 }
 
@@ -402,7 +405,8 @@ static bool open_cache(trial *t, cache_parts *c, ops_kv_type type) {
       .k = act_of(t, KV_HEADS * HEAD_DIM, false),
       .v = act_of(t, KV_HEADS * HEAD_DIM, false),
       .y = {act_of(t, HEADS * HEAD_DIM, true), act_of(t, HEADS * HEAD_DIM, true)},
-      .mass = act_of(t, CONTEXT / OPS_TILE, false)};
+      .mass = act_of(t, CONTEXT / OPS_TILE, false),
+      .bound = act_of(t, CONTEXT / OPS_TILE, false)};
   t->kv = t->failed ? NULL : t->d->table->kv_open(t->d, &shape);
   if (!t->kv || !t->d->table->kv_stage(t->d, t->kv)) t->failed = true;
   for (int32_t s = 0; s < SEQUENCES && !t->failed; s++) {
@@ -528,7 +532,7 @@ static const op_test tests[] = {
     {"linear_swiglu", try_swiglu, sizeof gated_types / sizeof *gated_types},
     {"norm", try_norm, 1},
     {"norm and linear", try_normed, 2},
-    {"rope_store, attention, mass and commit", try_cache, 2},
+    {"rope_store, attention, mass, bound and commit", try_cache, 2},
     {"head", try_head, 1},
     {"rank", try_rank, 1},
 };

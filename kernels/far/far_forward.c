@@ -352,27 +352,43 @@ static void far_attention(device *d, int32_t layer, int32_t view, const device_a
   *(attention_args *)far_queue_add(&f->queue, run_attention, sizeof a) = a;
 }
 
-typedef struct mass_args {
+typedef struct weighing_args {
   int32_t layer;
   device_act *q, *y;
   bool add;
-} mass_args;
+} weighing_args;
 
 static void run_mass(void *context, void *p) {
   device *inner = ((far_device *)context)->inner;
-  mass_args *a = p;
+  weighing_args *a = p;
   inner->table->mass(inner, a->layer, a->q, a->add, a->y);
+}
+
+static void run_bound(void *context, void *p) {
+  device *inner = ((far_device *)context)->inner;
+  weighing_args *a = p;
+  inner->table->bound(inner, a->layer, a->q, a->add, a->y);
+}
+
+static weighing_args weighing_of(far_device *f, int32_t layer, const device_act *q, bool add, device_act *y) {
+  const ops_kv_shape *s = shape_for(f, layer);
+  int32_t columns = query_columns(f, q, s), rows = f->forward.rows;
+  far_require(f->forward.captured_rows > 0, "what weighs keys has rows for which it weighs them");
+  far_require(q != y, "what weighs keys writes other activations than it reads");
+  return (weighing_args){layer, act_of(f, q, rows, columns)->inner,
+                         act_of(f, y, rows, s->context / OPS_TILE)->inner, add};
 }
 
 static void far_mass(device *d, int32_t layer, const device_act *q, bool add, device_act *y) {
   far_device *f = recording(d);
-  const ops_kv_shape *s = shape_for(f, layer);
-  int32_t columns = query_columns(f, q, s), rows = f->forward.rows;
-  far_require(f->forward.captured_rows > 0, "a mass has rows whose keys it weighs");
-  far_require(q != y, "a mass writes other activations than it reads");
-  mass_args a = {layer, act_of(f, q, rows, columns)->inner, act_of(f, y, rows, s->context / OPS_TILE)->inner,
-                 add};
-  *(mass_args *)far_queue_add(&f->queue, run_mass, sizeof a) = a;
+  const weighing_args a = weighing_of(f, layer, q, add, y);
+  *(weighing_args *)far_queue_add(&f->queue, run_mass, sizeof a) = a;
+}
+
+static void far_bound(device *d, int32_t layer, const device_act *q, bool add, device_act *y) {
+  far_device *f = recording(d);
+  const weighing_args a = weighing_of(f, layer, q, add, y);
+  *(weighing_args *)far_queue_add(&f->queue, run_bound, sizeof a) = a;
 }
 
 static void run_head(void *context, void *p) {
@@ -483,6 +499,7 @@ void far_device_forward_functions(device_table *t) {
   t->embed = far_embed;
   t->capture = far_capture;
   t->mass = far_mass;
+  t->bound = far_bound;
   t->norm = far_norm;
   t->linear = far_linear;
   t->linear_swiglu = far_linear_swiglu;

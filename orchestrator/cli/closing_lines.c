@@ -28,6 +28,8 @@ static void clause(closing *l, const char *format, ...) {
   l->column += strlen(text) + (fits ? sizeof more : sizeof begin) - 1;
 }
 
+#define LOSSY "LOSSY: guesses over partial KV are accepted"
+
 static void put_length(const completion *c, char out[CLOSING_LINES_FIGURES_MAX]) {
   double speed = completion_tokens_per_second(c);
   int32_t fresh = completion_fresh_tokens(c);
@@ -47,6 +49,8 @@ void closing_lines_figures(const completion *c, char out[CLOSING_LINES_FIGURES_M
   if (c->stats.rounds)
     snprintf(out + n, CLOSING_LINES_FIGURES_MAX - n, ", %llu of %llu guessed right",
              (unsigned long long)c->stats.accepted, (unsigned long long)c->stats.rows);
+  n = strlen(out);
+  if (completion_is_lossy(c)) snprintf(out + n, CLOSING_LINES_FIGURES_MAX - n, "; " LOSSY);
 }
 
 /* Tried, and given up for good reason. */
@@ -131,7 +135,7 @@ void closing_lines_print(FILE *to, const completion *c, const closing_lines_opti
   if (o->legend) clause(&l, "%s", SHOW_LEGEND);
   say_end(&l, c, o);
   if (o->seed_drawn) say_seed(&l, c);
-  if (completion_is_lossy(c)) clause(&l, "LOSSY: what was guessed over partial KV was accepted");
+  if (completion_is_lossy(c)) clause(&l, LOSSY);
   if (c->numerics_changed)
     clause(&l, "NUMERICS CHANGED on the way: the answer may differ from an unbroken one");
   if (o->details) say_details(&l, c);

@@ -158,6 +158,9 @@ static void print_session(const command_session_work *w, const ledger_session *s
            "bytes\n",
            (double)s->options.presence_penalty, (double)s->options.frequency_penalty, s->options.bias_count,
            s->options.grammar_size);
+  if (s->options.partial.mode == WIRE_PARTIAL_LOSSY)
+    printf("          lossy: guesses over partial KV are accepted, %d at a time\n",
+           s->options.partial.refresh);
   if (s->stats) printf("figures   %s\n", s->stats);
   print_text("prompt", &t->prompt);
   print_text("answer", &t->output);

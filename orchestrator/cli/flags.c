@@ -261,6 +261,8 @@ static int check_rules(const flags *f, bool chat, err *e) {
       {v->compare && !flags_wants_draft(f),
        "--compare needs a draft to compare with: drop --draft none, or --budget 0"},
       {v->partial_lossy && !v->partial_kv, "--partial-kv-lossy says how --partial-kv goes on: give that too"},
+      {v->partial_lossy && (v->compare || f->command == COMMAND_BENCH_SPECULATION),
+       "--partial-kv-lossy changes answers, so there is nothing to compare: drop it"},
       {v->raw && f->request.system,
        "--system goes into the chat template, which --raw leaves out: drop one of them"},
       {v->raw && v->template, "--chat-template names what --raw leaves out: drop one of them"},
@@ -281,8 +283,8 @@ static void fill_request(flags *f) {
   r->max_tokens = v->max_tokens == -1 ? WIRE_CONTEXT_MAX : v->max_tokens; /* to the end of the context */
   r->context = v->context, r->budget = v->budget, r->selfcheck = v->selfcheck, r->lockstep = v->pace;
   r->partial_kv = v->partial_kv;
-  r->partial = (msg_partial){.mode = v->partial_lossy ? WIRE_PARTIAL_LOSSY : WIRE_PARTIAL_OWN,
-                             .block = v->partial_block,
+  r->lossy = v->partial_lossy;
+  r->partial = (msg_partial){.block = v->partial_block,
                              .sink = v->partial_sink,
                              .retrieval = v->partial_retrieval,
                              .window = v->partial_window,

@@ -125,9 +125,10 @@ double completion_plain_speed(const completion *c);
 double completion_gain(double speed, double plain);
 /* Why speculation was off at the end; NULL: it was on, or not asked for. */
 const char *completion_off_reason(const completion *c);
-const char *completion_draft_method(const completion *c); /* "none": nothing was guessed; "partial-kv": by
-                                                             the target itself */
-/* Were tokens accepted that are not the target's own? */
+/* That of the draft which was chosen; "partial-kv": there was none, and the target guessed by itself; "none".
+ */
+const char *completion_draft_method(const completion *c);
+/* May tokens have been accepted that are not the target's own? */
 bool completion_is_lossy(const completion *c);
 
 /* Of the same request answered twice: where the tokens differ first (-1: nowhere), and how many times as fast

@@ -5,20 +5,22 @@
 
 enum { ENABLE, LOSSY, NUMBERS, FIELDS = 9 };
 
-static const char *const names[FIELDS] = {"enable_specpv",
-                                          "specpv_lossy",
-                                          "specpv_block_size",
-                                          "specpv_n_sink_blocks",
-                                          "specpv_n_retrieval_blocks",
-                                          "specpv_n_window_blocks",
-                                          "specpv_n_spec_tokens_buf",
-                                          "specpv_partial_threshold",
-                                          "specpv_full_refresh_interval"};
+typedef struct partial_field {
+  const char *name;
+  int32_t low, high; /* of a number, */
+  size_t offset;     /* in msg_partial */
+} partial_field;
 
-static const size_t offsets[FIELDS - NUMBERS] = {
-    offsetof(msg_partial, block),  offsetof(msg_partial, sink),   offsetof(msg_partial, retrieval),
-    offsetof(msg_partial, window), offsetof(msg_partial, buffer), offsetof(msg_partial, threshold),
-    offsetof(msg_partial, refresh)};
+static const partial_field fields[FIELDS] = {
+    {"enable_specpv", 0, 0, 0},
+    {"specpv_lossy", 0, 0, 0},
+    {"specpv_block_size", WIRE_PARTIAL_UNIT, WIRE_PARTIAL_BLOCK_MAX, offsetof(msg_partial, block)},
+    {"specpv_n_sink_blocks", 0, WIRE_PARTIAL_BLOCKS_MAX, offsetof(msg_partial, sink)},
+    {"specpv_n_retrieval_blocks", 0, WIRE_PARTIAL_BLOCKS_MAX, offsetof(msg_partial, retrieval)},
+    {"specpv_n_window_blocks", 1, WIRE_PARTIAL_BLOCKS_MAX, offsetof(msg_partial, window)},
+    {"specpv_n_spec_tokens_buf", 2, WIRE_PARTIAL_BUFFER_MAX, offsetof(msg_partial, buffer)},
+    {"specpv_partial_threshold", 0, WIRE_CONTEXT_MAX, offsetof(msg_partial, threshold)},
+    {"specpv_full_refresh_interval", 1, WIRE_PARTIAL_REFRESH_MAX, offsetof(msg_partial, refresh)}};
 
 typedef struct reading {
   const json_t *object;
@@ -28,15 +30,16 @@ typedef struct reading {
 } reading;
 
 static const json_t *take(reading *d, int field) {
-  d->name = names[field];
+  d->name = fields[field].name;
   const json_t *value = json_object_get(d->object, d->name);
   return json_is_null(value) ? NULL : value;
 }
 
-static bool any_given(reading *d) {
-  bool any = false;
-  for (int i = 0; i < FIELDS; i++) any |= take(d, i) != NULL;
-  return any;
+/* The first field that is given, or NULL. */
+static const char *first_given(reading *d) {
+  for (int i = 0; i < FIELDS; i++)
+    if (take(d, i)) return d->name;
+  return NULL;
 }
 
 static int refuse(const reading *d, const char *why) {
@@ -54,23 +57,26 @@ static int read_bool(reading *d, int field, bool *out) {
 static int read_numbers(reading *d, msg_partial *out) {
   for (int i = NUMBERS; i < FIELDS; i++) {
     const json_t *value = take(d, i);
+    const partial_field *f = &fields[i];
     const double x = json_number_value(value); /* some clients write 5.0 */
     if (!value) continue;
-    if (!json_is_number(value) || x != floor(x) || x < 0 || x > WIRE_CONTEXT_MAX)
-      return refuse(d, "must be a whole number from 0 on");
-    *(int32_t *)((char *)out + offsets[i - NUMBERS]) = (int32_t)x;
+    if (!json_is_number(value) || x != floor(x) || x < f->low || x > f->high)
+      return err_set(d->e, ERR_ARG, "%c%s%c must be a whole number from %d to %d", d->quote, d->name,
+                     d->quote, f->low, f->high);
+    *(int32_t *)((char *)out + f->offset) = (int32_t)x;
   }
   return ERR_OK;
 }
 
 static int read_all(reading *d, request *r) {
-  bool lossy = r->partial.mode == WIRE_PARTIAL_LOSSY, enabled = true;
+  bool lossy = r->lossy, enabled = r->partial.mode != WIRE_PARTIAL_OFF;
   int rc = read_bool(d, LOSSY, &lossy);
   if (rc == ERR_OK) rc = read_numbers(d, &r->partial);
   if (rc == ERR_OK) rc = read_bool(d, ENABLE, &enabled);
   if (rc != ERR_OK) return rc;
+  d->name = first_given(d);
   if (enabled && !r->partial_kv)
-    return refuse(d, "is wanted, but this server runs without --partial-kv: leave out what is said of it");
+    return refuse(d, "is of partial KV, but this server runs without --partial-kv: leave it out");
   r->partial.mode = !enabled ? WIRE_PARTIAL_OFF : lossy ? WIRE_PARTIAL_LOSSY : WIRE_PARTIAL_EXACT;
   d->name = NULL;
   return msg_partial_check(&r->partial, d->e);
@@ -78,7 +84,7 @@ static int read_all(reading *d, request *r) {
 
 int partial_options_read(const json_t *object, char quote, request *r, const char **name, err *e) {
   reading d = {object, quote, NULL, e};
-  const int rc = any_given(&d) ? read_all(&d, r) : ERR_OK;
+  const int rc = first_given(&d) ? read_all(&d, r) : ERR_OK;
   *name = rc == ERR_OK ? NULL : d.name;
   return rc;
 }

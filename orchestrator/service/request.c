@@ -227,8 +227,9 @@ void request_speculate_not(request *r) {
 /* ---- what the target gets ---- */
 
 static msg_partial partial_of(const request *r) {
-  const msg_partial *p = &r->partial;
-  return p->mode == WIRE_PARTIAL_EXACT || p->mode == WIRE_PARTIAL_LOSSY ? *p : (msg_partial){.mode = p->mode};
+  msg_partial p = r->partial;
+  if (p.mode == WIRE_PARTIAL_OWN && r->lossy) p.mode = WIRE_PARTIAL_LOSSY;
+  return p.mode == WIRE_PARTIAL_EXACT || p.mode == WIRE_PARTIAL_LOSSY ? p : (msg_partial){.mode = p.mode};
 }
 
 msg_options request_options(const request *r) {

@@ -45,8 +45,9 @@ typedef struct request {
   int32_t selfcheck; /* decode every so many rounds again plainly and compare; 0: never */
 
   bool partial_kv;     /* targets may guess over partial KV; */
-  msg_partial partial; /* where the request says nothing of it, its mode is OWN, or LOSSY by the command
-                          line's word, and the numbers are the command line's */
+  bool lossy;          /* and what they guess is accepted, unless the request says that it is not; */
+  msg_partial partial; /* where the request says nothing of it, its mode is OWN, and the numbers are the
+                          command line's */
 
   char *title; /* what the ledger calls it; NULL: nothing */
 } request;

@@ -55,6 +55,7 @@ static void fill_open(const client_step *c, const client_session *s, client_assi
   o->hash = p->hashes[worker->end];
   o->prompt_length = s->prompt_length;
   o->options = s->options;
+  o->options.partial = (msg_partial){0}; /* is not a draft's business, nor known to old targets */
 }
 
 bool assignment_lockstep_alone(const client_step *c, const client_session *s) {
@@ -72,6 +73,8 @@ void assignment_open_target(client_step *c, client_session *s) {
     m.u.open.options.context = client_worker_hello(c, s->target.peer)->context_max;
   m.u.open.draft_expected = s->want_draft && !alone;
   m.u.open.accepted_wanted = s->want_accepted && roster_version(&c->all->roster, s->target.peer) >= 3;
+  if (roster_version(&c->all->roster, s->target.peer) >= WIRE_VERSION_PARTIAL)
+    m.u.open.options.partial = s->options.partial;
   s->target.sent_us = c->now;
   if (!s->ticket_owed) s->target.opened = false;
   s->opens_unanswered++;
@@ -188,9 +191,8 @@ static bool would_refuse(const client_step *c, const client_session *s, const ro
 
 /* What a worker must speak to be sent this session's OPEN. */
 static uint32_t needed_version(const client_step *c, const client_session *s) {
-  const uint32_t version = msg_options_version(&s->options);
-  const bool parts = s->committed.length > c->all->part_tokens;
-  return parts && version < WIRE_VERSION_PARTS ? WIRE_VERSION_PARTS : version;
+  if (s->committed.length > c->all->part_tokens) return WIRE_VERSION_PARTS;
+  return msg_options_extras(&s->options) ? WIRE_VERSION_EXTRAS : WIRE_VERSION_MIN;
 }
 
 /* *why (may be NULL) is set where a draft is on a host that cannot reach the target. */
@@ -206,8 +208,8 @@ static bool may_serve(client_step *c, client_session *s, const roster_peer *p, w
 
 void assignment_numerics(const client_session *s, const roster_peer *target, char to[WIRE_STRING_MAX + 1]) {
   const bool lossy = s->options.partial.mode == WIRE_PARTIAL_LOSSY;
-  snprintf(to, WIRE_STRING_MAX + 1, "%.*s%s", (int)(WIRE_STRING_MAX + 1 - sizeof SESSIONS_LOSSY),
-           target->numerics, lossy ? SESSIONS_LOSSY : "");
+  const int room = WIRE_STRING_MAX + 1 - (lossy ? (int)sizeof SESSIONS_LOSSY : 0);
+  snprintf(to, WIRE_STRING_MAX + 1, "%.*s%s", room, target->numerics, lossy ? SESSIONS_LOSSY : "");
 }
 
 static bool same_numerics(const client_session *s, const roster_peer *target) {

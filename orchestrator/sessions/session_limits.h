@@ -33,5 +33,5 @@
 #define SESSIONS_ATTACH_US  3000000
 #define SESSIONS_TROUBLE_US 60000000 /* when the same trouble with a draft is logged again */
 
-/* The end of a session's numerics id where tokens are accepted that are not its target's own */
+/* The end of a session's numerics id where tokens may be accepted that are not its target's own */
 #define SESSIONS_LOSSY "+lossy"

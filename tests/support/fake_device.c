@@ -166,6 +166,11 @@ static void fake_mass(device *d, int32_t layer, const device_act *q, bool add, d
   fake_log(d, "mass:%d:%d ", layer, add);
 }
 
+static void fake_bound(device *d, int32_t layer, const device_act *q, bool add, device_act *y) {
+  (void)q, (void)y;
+  fake_log(d, "bound:%d:%d ", layer, add);
+}
+
 static void fake_head(device *d, const device_weight *w, const device_act *x) {
   (void)x;
   fake_log(d, "head:%d ", w->rows);
@@ -230,6 +235,7 @@ device *fake_open(bool *closed) {
                                      .rope_store = fake_rope_store,
                                      .attention = fake_attention,
                                      .mass = fake_mass,
+                                     .bound = fake_bound,
                                      .head = fake_head,
                                      .rank = fake_rank,
                                      .end = fake_end,

@@ -165,8 +165,7 @@ static void on_end(void *context, const completion *ended) {
     const char *finish = ended->finish == WIRE_FINISH_LENGTH ? "length" : "stop";
     begin_stream(c);
     if (c->exchange)
-      write_event(c,
-                  openai_json_chunk(&c->head, choice->index, false, NULL, 0, finish, next_logprobs(choice)));
+      write_event(c, openai_json_last(&c->head, choice->index, finish, next_logprobs(choice), ended));
     if (c->exchange && c->left == 0) finish_stream(c);
   } else if (c->left == 0) {
     finish_whole(c);

@@ -325,7 +325,7 @@ static int read_speculation(const json_t *body, request *r, call_error *e) {
   if (rc == ERR_OK && enabled && !r->speculate)
     return refuse(e, "speculation", ERR_ARG, "is wanted, but this server runs without a draft: leave it out");
   r->speculate = enabled;
-  if (!enabled) request_speculate_not(r);
+  if (json_is_false(field(s, "enabled"))) request_speculate_not(r);
   return rc;
 }
 

@@ -37,6 +37,13 @@ json_t *openai_json_chunk(const openai_head *h, int32_t index, bool first, const
   return o;
 }
 
+json_t *openai_json_last(const openai_head *h, int32_t index, const char *finish, json_t *logprobs,
+                         const completion *c) {
+  json_t *chunk = openai_json_chunk(h, index, false, NULL, 0, finish, logprobs);
+  if (completion_is_lossy(c)) json_object_set_new(chunk, "lossy", json_true());
+  return chunk;
+}
+
 json_t *openai_json_usage_chunk(const openai_head *h, json_t *usage) {
   json_t *o = head_of(h, h->chat ? "chat.completion.chunk" : "text_completion");
   json_object_set_new(o, "choices", json_array());
@@ -83,7 +90,7 @@ static void add(figures *f, const completion *c) {
   f->forwards += (json_int_t)c->stats.forwards;
   f->drafted += (json_int_t)c->stats.rows;
   f->accepted += (json_int_t)c->stats.accepted;
-  f->method = completion_draft_method(c);
+  if (strcmp(f->method, "none") == 0) f->method = completion_draft_method(c);
   f->lossy |= completion_is_lossy(c);
   if (completion_off_reason(c)) f->off = completion_off_reason(c);
   if (speed > 0 && plain > 0) {

@@ -297,6 +297,7 @@ static void test_a_server_without_a_draft_says_so(void **state) {
 }
 
 static void with_partial_kv(void) {
+  defaults.speculate = false; /* no draft */
   defaults.partial_kv = true;
   defaults.partial = (msg_partial){WIRE_PARTIAL_OWN, 16, 2, 64, 8, 128, 4096, 32};
 }
@@ -318,6 +319,9 @@ static void test_partial_kv_of_a_request(void **state) {
        "\"specpv_partial_threshold\": 256, \"specpv_full_refresh_interval\": 9}",
        {WIRE_PARTIAL_LOSSY, 32, 0, 5, 3, 64, 256, 9}},
       {"{" ASK ", \"speculation\": {\"enabled\": false}}", {.mode = WIRE_PARTIAL_OFF}},
+      {"{" ASK ", \"speculation\": {\"enabled\": false}, \"specpv_n_sink_blocks\": 1}",
+       {.mode = WIRE_PARTIAL_OFF}},
+      {"{" ASK ", \"speculation\": {\"max_nodes\": 3}}", {.mode = WIRE_PARTIAL_OWN}},
       {"{" ASK ", \"speculation\": {\"enabled\": false}, \"enable_specpv\": true}",
        {WIRE_PARTIAL_EXACT, 16, 2, 64, 8, 128, 4096, 32}},
   };
@@ -339,17 +343,34 @@ static void test_what_is_wrong_with_partial_kv_is_named(void **state) {
       {"{" ASK ", \"specpv_lossy\": \"yes\"}", "specpv_lossy", "must be true or false"},
       {"{" ASK ", \"specpv_n_sink_blocks\": 1.5}", "specpv_n_sink_blocks", "must be a whole number"},
       {"{" ASK ", \"specpv_n_sink_blocks\": -1}", "specpv_n_sink_blocks", "must be a whole number"},
+      {"{" ASK ", \"specpv_block_size\": 8}", "specpv_block_size", "from 16 to 4096"},
+      {"{" ASK ", \"specpv_full_refresh_interval\": 33}", "specpv_full_refresh_interval", "from 1 to 32"},
+      {"{" ASK ", \"specpv_partial_threshold\": 1e300}", "specpv_partial_threshold", "from 0 to 1048576"},
       {"{" ASK ", \"specpv_block_size\": 40}", NULL, "a block has 40 tokens"},
       {"{" ASK ", \"specpv_partial_threshold\": 1000}", NULL, "is more than the threshold of 1000"},
   };
   call_options o;
   call_error e;
   for (int i = 0; i < 2; i++) { /* a server without it, and one with it */
-    const char *body = "{" ASK ", \"enable_specpv\": true}";
+    const char *body = "{" ASK ", \"specpv_lossy\": true}";
     assert_int_equal(read_body(body, true, &o, &e), i == 0 ? ERR_ARG : ERR_OK);
     if (i == 0) assert_non_null(strstr(e.why.text, "without --partial-kv"));
+    if (i == 0) assert_string_equal(e.param, "specpv_lossy");
     request_fini(&o.request);
     with_partial_kv();
+  }
+  defaults.lossy = true; /* a server whose answers are, if the request does not say otherwise */
+  static const struct {
+    const char *body;
+    wire_partial mode;
+  } lossy[] = {{"{" ASK "}", WIRE_PARTIAL_LOSSY},
+               {"{" ASK ", \"specpv_n_sink_blocks\": 1}", WIRE_PARTIAL_LOSSY},
+               {"{" ASK ", \"specpv_lossy\": false}", WIRE_PARTIAL_EXACT},
+               {"{" ASK ", \"speculation\": {\"enabled\": false}}", WIRE_PARTIAL_OFF}};
+  for (size_t i = 0; i < sizeof lossy / sizeof *lossy; i++) {
+    o = options_of(lossy[i].body, true);
+    assert_int_equal(request_options(&o.request).partial.mode, lossy[i].mode);
+    request_fini(&o.request);
   }
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     assert_int_equal(read_body(rows[i].body, true, &o, &e), ERR_ARG);

@@ -59,19 +59,45 @@ static void add_head(test_cache *c, const ops_row &row, int32_t kv_head, const f
     (*mass)[t] = fmaf(tiles[t], cpu_exp(largest[t * OPS_TILE / SPLIT] - most) * inverse, (*mass)[t]);
 }
 
+/* The largest bound of all heads is added to that of each tile. */
+static void add_bounds(test_cache *c, const ops_row &row, int32_t heads, const float *q,
+                       std::vector<float> *bounds) {
+  const int32_t dim = c->kv.head_dim;
+  for (int32_t first = 0; first < row.length; first += OPS_TILE) {
+    float best = -INFINITY;
+    for (int32_t h = 0; h < heads; h++) {
+      float dots[2] = {0, 0};
+      for (int32_t d = 0; d < dim; d++) {
+        float ends[2] = {-INFINITY, INFINITY};
+        for (int32_t p = first; p < first + OPS_TILE && p < row.length; p++) {
+          const float x =
+              element_of_bits(c->kv, *key_bits(c, row.sequence, h / (heads / c->kv.kv_heads), p, d));
+          ends[0] = fmaxf(ends[0], x);
+          ends[1] = fminf(ends[1], x);
+        }
+        for (int i = 0; i < 2; i++) dots[i] = fmaf(q[h * dim + d], ends[i], dots[i]);
+      }
+      for (float dot : dots) best = fmaxf(best, dot * (1.0f / sqrtf((float)dim)));
+    }
+    (*bounds)[(size_t)(first / OPS_TILE)] += best;
+  }
+}
+
 /* Rows that are not captured keep what they have; so does what is beyond a row's last tile. */
 static std::vector<float> expected_of(test_cache *c, const test_batch &b,
                                       const std::vector<int32_t> &captured, int32_t heads,
-                                      const std::vector<float> &q) {
+                                      const std::vector<float> &q, bool bounds) {
   const size_t columns = (size_t)(c->kv.context / OPS_TILE), dim = (size_t)c->kv.head_dim;
   std::vector<float> y(b.rows.size() * columns, 1);
   for (int32_t r : captured) {
     const ops_row &row = b.rows[(size_t)r];
     std::vector<float> mass(columns, 0);
-    for (int32_t times = 0; times < 2; times++)
-      for (int32_t h = 0; h < heads; h++)
-        add_head(c, row, h / (heads / c->kv.kv_heads), &q[((size_t)r * (size_t)heads + (size_t)h) * dim],
-                 &mass);
+    for (int32_t times = 0; times < 2; times++) {
+      const float *queries = &q[(size_t)r * (size_t)heads * dim];
+      if (bounds) add_bounds(c, row, heads, queries, &mass);
+      for (int32_t h = 0; h < heads && !bounds; h++)
+        add_head(c, row, h / (heads / c->kv.kv_heads), queries + (size_t)h * dim, &mass);
+    }
     for (size_t t = 0; t < (size_t)(row.length + OPS_TILE - 1) / OPS_TILE; t++)
       y[(size_t)r * columns + t] = mass[t];
   }
@@ -108,7 +134,8 @@ static void check(const shape &s, test_batch b, const std::vector<int32_t> &capt
   set_captured(&b, captured);
   const int32_t rows = (int32_t)b.rows.size(), lines = (int32_t)captured.size(), positions = context;
   const std::vector<float> q = numbers(b.rows.size() * (size_t)(s.heads * s.head_dim), 5);
-  const std::vector<float> expected = expected_of(&c, b, captured, s.heads, q);
+  const std::vector<float> expected = expected_of(&c, b, captured, s.heads, q, false),
+                           bounds = expected_of(&c, b, captured, s.heads, q, true);
   for (int32_t bucket : {lines, lines + 3}) {
     float *q_memory = to_device(q), *y = to_device(std::vector<float>(expected.size(), 1));
     float *scratch = to_device(std::vector<float>(cuda_mass_floats(bucket, s.heads, positions), NAN));
@@ -116,6 +143,11 @@ static void check(const shape &s, test_batch b, const std::vector<int32_t> &capt
       cuda_mass(NULL, {b.device, rows, false}, bucket, c.kv, LAYER, s.heads, positions, q_memory, add, y,
                 scratch);
     assert_same(from_device(y, expected.size()), expected);
+    cudaMemcpy(y, std::vector<float>(expected.size(), 1).data(), expected.size() * sizeof(float),
+               cudaMemcpyHostToDevice);
+    for (bool add : {false, true})
+      cuda_bound(NULL, {b.device, rows, false}, bucket, c.kv, LAYER, s.heads, positions, q_memory, add, y);
+    assert_same(from_device(y, expected.size()), bounds);
     for (float *p : {q_memory, y, scratch}) cudaFree(p);
   }
   free_batch(&b);

@@ -142,6 +142,7 @@ static void queue_ops(fixture *f) {
   CALL(f, rope, &(device_rope){.frequency = f->norm, .dim = HEAD_DIM});
   CALL(f, rope_store, 1, &(device_rotary){.q_norm = f->norm}, f->q, f->k, f->v);
   CALL(f, mass, 1, f->q, true, f->mass);
+  CALL(f, bound, 0, f->q, false, f->mass);
   CALL(f, attention, 1, 0, f->q, f->z);
   CALL(f, linear_swiglu, &f->w, &f->w, f->y, f->x);
   CALL(f, norm, f->x, true, f->norm, 0.25f, f->y);
@@ -227,7 +228,8 @@ static void nothing_happens_before_wait(void **state) {
   assert_null(strstr(f->inner->log, "commit"));
   assert_int_equal(CALL(f, wait, NULL), OPS_OK);
 #define OPS                                                                                                  \
-  "begin:11:2 embed:32 norm:0:0.5 linear:32:0 16:0 rope:8 store:1 mass:1:1 attention:1:0 swiglu:32 "         \
+  "begin:11:2 embed:32 norm:0:0.5 linear:32:0 16:0 rope:8 store:1 mass:1:1 bound:0:0 attention:1:0 "         \
+  "swiglu:32 "                                                                                               \
   "norm:1:0.25 "                                                                                             \
   "head:5 rank:7 end wait "
   assert_string_equal(f->inner->log, "stage map:0:5,2 " OPS "commit:0:3,9:4 " OPS);
@@ -584,6 +586,15 @@ static void mass_of_no_row(fixture *f, void *p) {
   CALL(f, mass, 0, f->q, false, f->mass);
 }
 
+static void bound_of_no_row(fixture *f, void *p) {
+  (void)p;
+  rows r = ROWS_OF_TEST;
+  ops_batch b = batch_of(&r);
+  b.capture_count = 0;
+  CALL(f, begin, f->kv, &b);
+  CALL(f, bound, 0, f->q, false, f->mass);
+}
+
 static void mass_of_another_context(fixture *f, void *p) {
   (void)p;
   begin_with(f, &ROWS_OF_TEST);
@@ -669,6 +680,7 @@ static void a_broken_rule_ends_the_program(void **state) {
                                 weight_past_its_memory,
                                 store_without_rope,
                                 mass_of_no_row,
+                                bound_of_no_row,
                                 mass_of_another_context,
                                 row_rotated_before_the_first_position,
                                 view_that_is_not_there,

@@ -1,6 +1,6 @@
 /* libs: kernels : cost=10 */
-/* What blocks weigh (ops.h: mass), to the bit, on every device: rows of several sequences and lengths, staged
- * and appended, heads of several shapes. */
+/* What blocks weigh (ops.h: mass, bound), to the bit, on every device: rows of several sequences and lengths,
+ * staged and appended, heads of several shapes. */
 #include "kernels/cpu/cpu_math.h"
 #include "tests/support/ops_devices.h"
 
@@ -81,6 +81,29 @@ static void add_head(const mass_case *c, const mass_data *d, int32_t sequence, i
     mass[t] = fmaf(s.tile[t], cpu_exp(s.largest[t * OPS_TILE / M_SPLIT] - largest) * inverse, mass[t]);
 }
 
+/* The bounds of a row of the sequence, which has q [heads][head_dim], are added. */
+static void add_bounds(const mass_case *c, const mass_data *d, int32_t sequence, const float *q,
+                       float *bounds) {
+  const float scale = 1.0f / sqrtf((float)c->head_dim);
+  for (int32_t t = 0; t * OPS_TILE < c->length[sequence]; t++) {
+    float best = -INFINITY;
+    for (int32_t h = 0; h < c->heads; h++) {
+      float dot[2] = {0, 0};
+      for (int32_t k = 0; k < c->head_dim; k++) {
+        float high = -INFINITY, low = INFINITY;
+        for (int32_t p = t * OPS_TILE; p < (t + 1) * OPS_TILE && p < c->length[sequence]; p++) {
+          const float x = key_of(c, d, sequence, p)[h / (c->heads / c->kv_heads) * c->head_dim + k];
+          high = fmaxf(high, x), low = fminf(low, x);
+        }
+        dot[0] = fmaf(q[h * c->head_dim + k], high, dot[0]);
+        dot[1] = fmaf(q[h * c->head_dim + k], low, dot[1]);
+      }
+      best = fmaxf(best, fmaxf(dot[0] * scale, dot[1] * scale));
+    }
+    bounds[t] += best;
+  }
+}
+
 /* --- on a device --- */
 
 static mass_data mass_open(const mass_case *c) {
@@ -120,7 +143,7 @@ static void store_keys(device *d, device_kv *kv, const mass_case *c, const mass_
 }
 
 /* Two staged rows of each sequence, of which the second one is weighed, in two layers. */
-static float *weigh(device *d, device_kv *kv, const mass_case *c, const mass_data *data) {
+static float *weigh(device *d, device_kv *kv, const mass_case *c, const mass_data *data, bool bounds) {
   int32_t paths[3 * M_SEQUENCES], captured[M_SEQUENCES];
   ops_row rows[2 * M_SEQUENCES];
   for (int32_t s = 0; s < M_SEQUENCES; s++) {
@@ -143,8 +166,7 @@ static float *weigh(device *d, device_kv *kv, const mass_case *c, const mass_dat
                        .capture_rows = captured,
                        .capture_count = M_SEQUENCES};
   assert_true(d->table->begin(d, kv, &b));
-  d->table->mass(d, 0, q, false, y);
-  d->table->mass(d, 0, q, true, y);
+  for (int32_t add = 0; add < 2; add++) (bounds ? d->table->bound : d->table->mass)(d, 0, q, add, y);
   end_rows(d);
   free(ones);
   float *out = read_act(d, y, 2 * M_SEQUENCES, M_EACH);
@@ -155,18 +177,21 @@ static float *weigh(device *d, device_kv *kv, const mass_case *c, const mass_dat
 
 /* --- checks --- */
 
-static void check_row(const device *d, const mass_case *c, const mass_data *data, int32_t row,
+static void check_row(const device *d, const mass_case *c, const mass_data *data, int32_t row, bool bounds,
                       const float *got) {
   float mass[M_EACH] = {0};
   const int32_t s = row / 2, tiles = row % 2 ? (c->length[s] + OPS_TILE - 1) / OPS_TILE : 0;
-  for (int32_t times = 0; times < 2 && tiles > 0; times++)
-    for (int32_t h = 0; h < c->heads; h++)
-      add_head(c, data, s, h, data->q + (row * c->heads + h) * c->head_dim, mass);
+  const float *q = data->q + row * c->heads * c->head_dim;
+  for (int32_t times = 0; times < 2 && tiles > 0; times++) {
+    for (int32_t h = 0; h < c->heads && !bounds; h++) add_head(c, data, s, h, q + h * c->head_dim, mass);
+    if (bounds) add_bounds(c, data, s, q, mass);
+  }
   for (int32_t t = tiles; t < M_EACH; t++) mass[t] = 1; /* as it was */
   for (int32_t t = 0; t < M_EACH; t++)
     if (memcmp(&got[t], &mass[t], sizeof *got) != 0)
-      fail_msg("mass on %s: %d keys of %d heads of %d: block %d weighs %.9g, not %.9g as defined",
-               d->table->name, c->length[s], c->heads, c->head_dim, t, (double)got[t], (double)mass[t]);
+      fail_msg("%s on %s: %d keys of %d heads of %d: block %d weighs %.9g, not %.9g as defined",
+               bounds ? "bound" : "mass", d->table->name, c->length[s], c->heads, c->head_dim, t,
+               (double)got[t], (double)mass[t]);
 }
 
 static void check_mass(const mass_case *c) {
@@ -179,9 +204,12 @@ static void check_mass(const mass_case *c) {
     assert_true(d->table->kv_stage(d, kv));
     for (int32_t s = 0; s < M_SEQUENCES; s++) d->table->kv_map(d, kv, s, data.blocks[s], M_EACH);
     store_keys(d, kv, c, &data);
-    float *mass = weigh(d, kv, c, &data);
-    for (int32_t row = 0; row < 2 * M_SEQUENCES; row++) check_row(d, c, &data, row, mass + row * M_EACH);
-    free(mass);
+    for (int32_t bounds = 0; bounds < 2; bounds++) {
+      float *got = weigh(d, kv, c, &data, bounds);
+      for (int32_t row = 0; row < 2 * M_SEQUENCES; row++)
+        check_row(d, c, &data, row, bounds, got + row * M_EACH);
+      free(got);
+    }
     d->table->kv_close(d, kv);
   }
   free(data.keys);

@@ -147,7 +147,8 @@ static void test_options_to_the_ends_of_their_ranges(void **state) {
 static void test_options_outside_their_ranges_are_refused(void **state) {
   (void)state;
   expect_rest_refused("\"budget\": 65", "from 0 to 64");
-  expect_rest_refused("\"enable_specpv\": true", "\"enable_specpv\" is wanted, but this server runs without");
+  expect_rest_refused("\"enable_specpv\": true",
+                      "\"enable_specpv\" is of partial KV, but this server runs without");
   expect_rest_refused("\"budget\": -1", "budget");
   expect_rest_refused("\"budget\": 1.5", "budget");
   expect_rest_refused("\"max_tokens\": 0", "from 1 to 1048576, or -1");

@@ -54,6 +54,28 @@ static void test_a_session_opens_at_a_target_and_a_draft(void **state) {
   assert_string_equal(view(w).draft_method, "ngram");
 }
 
+/* What a request says of partial KV is a wish: whoever would not understand it is not told. */
+static void test_partial_kv_is_told_to_targets_that_know_it(void **state) {
+  world *w = *state;
+  sessions_request r = request(true);
+  r.options.partial = (msg_partial){WIRE_PARTIAL_LOSSY, 16, 2, 64, 8, 128, 4096, 32};
+  register_workers(w, TARGET, DRAFT);
+  start_request(w, &r);
+  assert_memory_equal(&opened(w, TARGET)->options.partial, &r.options.partial, sizeof r.options.partial);
+  assert_int_equal(opened(w, DRAFT)->options.partial.mode, WIRE_PARTIAL_OWN);
+}
+
+static void test_partial_kv_is_not_told_to_targets_of_version_4(void **state) {
+  world *w = *state;
+  sessions_request r = request(false);
+  r.options.partial = (msg_partial){.mode = WIRE_PARTIAL_OFF};
+  msg old = target_hello(TARGET);
+  old.u.hello.version_max = WIRE_VERSION_PARTIAL - 1;
+  rig_say(&w->r, TARGET, old);
+  start_request(w, &r);
+  assert_int_equal(opened(w, TARGET)->options.partial.mode, WIRE_PARTIAL_OWN);
+}
+
 /* One that was killed counts as lost only after three seconds; the one that replaced it is chosen before. */
 static void test_a_draft_that_answers_no_ping_comes_last(void **state) {
   world *w = *state;
@@ -377,6 +399,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_a_session_opens_at_a_target),
       CASE(test_a_session_opens_at_a_target_and_a_draft),
+      CASE(test_partial_kv_is_told_to_targets_that_know_it),
+      CASE(test_partial_kv_is_not_told_to_targets_of_version_4),
       CASE(test_a_draft_that_answers_no_ping_comes_last),
       CASE(test_a_session_waits_for_a_target),
       CASE(test_the_wait_for_a_target_is_as_long_as_the_owner_says),

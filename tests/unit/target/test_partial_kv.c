@@ -133,17 +133,16 @@ static int32_t acquire(setup *s) {
 
 static msg_partial how; /* of the test's sessions */
 
-/* The window is the smallest that is allowed. */
 static partial_options options_of(int32_t sink, int32_t retrieval, int32_t threshold, int32_t rows) {
   how = (msg_partial){.mode = WIRE_PARTIAL_EXACT,
                       .block = KV_BLOCK,
                       .sink = sink,
                       .retrieval = retrieval,
-                      .window = WIRE_PARTIAL_WINDOW_MIN / KV_BLOCK,
+                      .window = 4,
                       .buffer = 128,
                       .threshold = threshold,
                       .refresh = 32};
-  return (partial_options){how, rows};
+  return (partial_options){how, rows, false};
 }
 
 #define STEP(slot, session, rows)                                                                            \
@@ -443,10 +442,72 @@ static void chains_end_at_the_refresh_interval(void **state) {
   partial_kv *p = open_timed(s, &t, 1e9);
   planned(p, 0, 7, 200, 100);
   pass(p, 0, 7, 40, 7);
-  how.refresh = 8;
-  assert_int_equal(planned(p, 0, 7, 200, 100), 7);
-  how.refresh = 2;
+  how.refresh = 2; /* another way, of which nothing is known yet */
+  assert_int_equal(planned(p, 0, 7, 200, 100), -1);
+  measure(p, 0, 1e9);
+  assert_int_equal(planned(p, 0, 7, 200, 100), 2); /* the first try */
+  partial_chain c = {.slot = 0, .seq = 0, .root = t.tokens[200], .most = 2, .sampling = &t.choosing},
+                *chain = &c;
+  partial_kv_guess(p, &chain, 1);
   assert_int_equal(planned(p, 0, 7, 200, 100), 1);
+  how.refresh = 32;
+  assert_true(planned(p, 0, 7, 200, 100) > 2); /* which the first way has not forgotten */
+  partial_kv_close(p);
+  close_setup(s);
+}
+
+/* Sessions that ask for other blocks teach nothing to the target's own, and share chains with them. */
+static void ways_are_learnt_apart(void **state) {
+  (void)state;
+  setup *s = open_setup();
+  text t;
+  partial_kv *p = open_timed(s, &t, 1e9);
+  assert_int_equal(planned(p, 0, 7, 200, 100), 7);
+  const msg_partial own = how;
+  for (int32_t i = 0; i < 9; i++) { /* more ways than are known at once, and none of them pays */
+    how.retrieval = 10 + i;
+    for (int32_t k = 0; k < 20; k++) {
+      if (planned(p, 1, 8, 200, 100) < 0) partial_kv_measured(p, 1, 0, 1e-3);
+      partial_kv_passed(p, 1, 8, 200, no_mass, 7, 0, 0);
+    }
+    assert_int_equal(planned(p, 1, 8, 200, 100), -1);
+  }
+  const msg_partial other = how;
+  how = own;
+  assert_true(planned(p, 0, 7, 200, 100) > 0);
+  partial_step steps[] = {STEP(0, 7, 200), {1, 8, 200, &other, 0}};
+  partial_plan plan = partial_kv_plan(p, steps, 2, 100);
+  assert_true(plan.why == PARTIAL_BESIDE && !plan.learns); /* nothing is known of two sessions */
+  partial_step both[] = {STEP(0, 7, 200), STEP(1, 8, 200)};
+  partial_kv_plan(p, both, 2, 100);
+  for (int32_t i = 0; i < 40; i++) partial_kv_measured(p, 2, 0, 1e9);
+  partial_chain chains[] = {{.slot = 0, .seq = 0, .root = 1, .most = 1, .sampling = &t.choosing},
+                            {.slot = 0, .seq = 0, .root = 1, .most = 0, .sampling = &t.choosing}},
+                *two[] = {&chains[0], &chains[1]};
+  partial_kv_guess(p, two, 2);
+  plan = partial_kv_plan(p, steps, 2, 100);
+  assert_true(plan.weighs && !plan.learns && steps[0].length > 0 && steps[1].length == steps[0].length);
+  partial_kv_close(p);
+  close_setup(s);
+}
+
+/* A lossy session has no chains either after a forward has failed, for ever longer. */
+static void failures_end_chains_of_all(void **state) {
+  (void)state;
+  setup *s = open_setup();
+  text t;
+  partial_kv *p = open_timed(s, &t, 1e9);
+  msg_partial lossy = how;
+  lossy.mode = WIRE_PARTIAL_LOSSY;
+  partial_step step = {0, 7, 200, &lossy, 0};
+  for (int32_t rest = 256; rest <= 512; rest *= 2) {
+    partial_kv_failed(p);
+    for (int32_t i = 0; i < rest; i++) {
+      const partial_plan plan = partial_kv_plan(p, &step, 1, 100);
+      assert_true(plan.why == PARTIAL_FAILED && !plan.weighs && !plan.learns);
+    }
+    assert_true(partial_kv_plan(p, &step, 1, 100).weighs);
+  }
   partial_kv_close(p);
   close_setup(s);
 }
@@ -622,6 +683,8 @@ int main(void) {
       cmocka_unit_test(some_passes_are_plain),
       cmocka_unit_test(lossy_sessions_refresh_at_intervals),
       cmocka_unit_test(chains_end_at_the_refresh_interval),
+      cmocka_unit_test(ways_are_learnt_apart),
+      cmocka_unit_test(failures_end_chains_of_all),
       cmocka_unit_test(an_engine_gives_the_plain_tokens),
       cmocka_unit_test(an_engine_accepts_lossy_guesses),
       cmocka_unit_test(an_engine_does_not_always_guess),

@@ -154,16 +154,6 @@ static void test_what_came_into_version_3_is_told_apart(void **state) {
   assert_true(msg_options_extras(&o));
 }
 
-static void test_what_is_said_of_partial_kv_needs_version_5(void **state) {
-  (void)state;
-  msg_options o = good_options();
-  assert_int_equal(msg_options_version(&o), WIRE_VERSION_MIN);
-  o.logprobs = 1;
-  assert_int_equal(msg_options_version(&o), WIRE_VERSION_EXTRAS);
-  o.partial.mode = WIRE_PARTIAL_OFF;
-  assert_int_equal(msg_options_version(&o), WIRE_VERSION_PARTIAL);
-}
-
 static void test_partial_kv_must_fit(void **state) {
   (void)state;
   static const struct {
@@ -172,7 +162,8 @@ static void test_partial_kv_must_fit(void **state) {
   } cases[] = {
       {{WIRE_PARTIAL_EXACT, 16, 2, 64, 8, 128, 1184, 32}, NULL},
       {{WIRE_PARTIAL_LOSSY, 16, 0, 0, 4, 33, 64, 32}, NULL},
-      {{WIRE_PARTIAL_EXACT, 64, 0, 9, 1, 2, 640, 1}, NULL},
+      {{WIRE_PARTIAL_EXACT, 64, 0, 8, 2, 66, 640, 32}, NULL},
+      {{WIRE_PARTIAL_EXACT, 16, 0, 0, 3, 33, 48, 32}, NULL},
       {{WIRE_PARTIAL_OFF, 0, 0, 0, 0, 0, 0, 0}, NULL},
       {{WIRE_PARTIAL_OWN, 1, -1, 0, 0, 0, 0, 99}, NULL}, /* not looked at */
       {{WIRE_PARTIAL_EXACT, 16, 2, 64, 8, 128, 1183, 32},
@@ -183,10 +174,10 @@ static void test_partial_kv_must_fit(void **state) {
        "partial KV: a block has 24 tokens, but must have a multiple of 16"},
       {{WIRE_PARTIAL_EXACT, 0, 2, 64, 8, 128, 4096, 32},
        "partial KV: tokens of a block must be from 16 to 4096, not 0"},
-      {{WIRE_PARTIAL_LOSSY, 16, 2, 64, 3, 128, 4096, 32},
-       "partial KV: a window of 48 tokens (3 blocks of 16) is less than 64, which a pass may commit: show "
-       "more "
-       "of the last blocks"},
+      {{WIRE_PARTIAL_LOSSY, 64, 2, 8, 1, 128, 4096, 32},
+       "partial KV: a window of 1 blocks of 64 may show 1 tokens alone, fewer than the 33 that a pass "
+       "commits: "
+       "show more of the last blocks, or refresh more often"},
       {{WIRE_PARTIAL_EXACT, 16, 2, 64, 8, 32, 4096, 32},
        "partial KV: a buffer of 32 tokens has no room for the 32 that are guessed between passes and one "
        "more: "
@@ -349,7 +340,6 @@ int main(void) {
       cmocka_unit_test(test_a_bias_has_ranges),
       cmocka_unit_test(test_a_copy_has_its_own_stops_and_bias),
       cmocka_unit_test(test_what_came_into_version_3_is_told_apart),
-      cmocka_unit_test(test_what_is_said_of_partial_kv_needs_version_5),
       cmocka_unit_test(test_partial_kv_must_fit),
       cmocka_unit_test(test_programs_on_one_device_of_one_host_are_colocated),
       cmocka_unit_test(test_a_program_may_compute_beside_another),

@@ -42,10 +42,11 @@
  *   head's T has 32 lanes, lane i a chain from zero of fma(S, exp(M - largest M), lane) over the splits i, i
  *   + 32, ..., which are added in halves: i + 16 to i, then 8, 4, 2, 1. Then, head by head, y[tile] = fma(t,
  *   exp(M - largest M) * (1 / T), y[tile])
- * - bound: what a tile's committed keys score at most, or nearly so. The largest and the smallest of each
- *   component among them make two keys, high and low. A head's bounds are q . high and q . low, chains as
- *   scores are, times the same scale. The largest of all heads is added to y[tile], or to zero. A NaN is
- *   never the larger one
+ * - bound: SpecPV's score of a tile (arXiv 2512.02337), which is near what its committed keys score at most,
+ *   but no bound where q has both signs. The largest and the smallest of each component among the keys make
+ *   two, high and low, from -infinity and infinity on. A head has q . high and q . low, chains as scores are,
+ *   times the same scale. The largest of all heads is added to y[tile], or to zero. A NaN is never the larger
+ *   or smaller one
  *
  * Rounding to nearest, subnormals kept (no FTZ, no DAZ) in every thread. */
 #pragma once

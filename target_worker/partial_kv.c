@@ -66,7 +66,7 @@ struct partial_kv {
   int32_t *shown;               /* [blocks] */
   partial_way ways[WAYS], *way; /* the first one is the target's own; that of the last plan */
   uint64_t plans;
-  bool learns;                 /* the last plan's forwards are of one way */
+  bool learns;                 /* what the last plan's guesses take is to be learnt */
   int32_t broken, broken_next; /* passes without chains, since a forward failed; when one fails again */
   partial_counters counters;
 };
@@ -291,27 +291,16 @@ static partial_plan plan_lossy(const partial_kv *p, partial_step *steps, int32_t
   return (partial_plan){.weighs = true, .why = PARTIAL_BESIDE};
 }
 
-/* Sessions of several ways go by what was measured of the target's own, and nothing is learnt from them. */
-static partial_plan plan_mixed(partial_kv *p, partial_step *steps, int32_t count, int32_t most) {
-  p->way = &p->ways[0];
-  const partial_share *t = share_of(p, count);
-  const bool known = t->guess.count > 0 && t->plain.count > 0 && t->rest == 0, fixed = p->options.rows > 0;
-  const partial_plan weighing = {.weighs = true};
-  if (!known && !fixed) return (partial_plan){.why = PARTIAL_BESIDE};
-  if (!all_weighed(p, steps, count)) return weighing;
-  const int32_t length = fixed ? min_i32(p->options.rows, most) : best_length(p, t, steps, count, most);
-  for (int32_t i = 0; i < count; i++) steps[i].length = length;
-  return length > 0 ? weighing : (partial_plan){.why = PARTIAL_RESTING};
-}
-
 static bool all_alike(const partial_step *steps, int32_t count) {
   bool same = true;
   for (int32_t i = 1; i < count; i++) same &= alike(steps[i].how, steps[0].how);
   return same;
 }
 
+/* Sessions of several ways go by the times of the target's own, and put none to rest. */
 static partial_plan plan_exact(partial_kv *p, partial_step *steps, int32_t count, int32_t most) {
-  p->way = take_way(p, steps[0].how);
+  const bool mixed = !all_alike(steps, count);
+  p->way = mixed ? &p->ways[0] : take_way(p, steps[0].how);
   partial_share *t = share_of(p, count);
   const partial_plan plain = {.learns = true}, weighing = {.weighs = true, .learns = true},
                      resting = {.learns = true, .why = PARTIAL_RESTING};
@@ -319,10 +308,11 @@ static partial_plan plan_exact(partial_kv *p, partial_step *steps, int32_t count
   const bool measures = t->plain.count < PLAIN_FIRST || ++t->passes % PLAIN_EVERY == 0;
   if (measures && p->options.rows == 0) return plain;
   if (!all_weighed(p, steps, count)) return weighing;
-  const int32_t length = length_of(p, t, steps, count, min_i32(most, steps[0].how->refresh));
+  if (!mixed) most = min_i32(most, steps[0].how->refresh);
+  const int32_t length = length_of(p, t, steps, count, most);
   for (int32_t i = 0; i < count; i++) steps[i].length = length;
   if (length > 0) return weighing;
-  rest(p, t);
+  if (!mixed) rest(p, t);
   return resting;
 }
 
@@ -332,12 +322,12 @@ partial_plan partial_kv_plan(partial_kv *p, partial_step *steps, int32_t count, 
   if (!all_long_enough(p, steps, count)) return (partial_plan){.why = PARTIAL_SHORT};
   if (p->broken > 0 && p->broken-- > 0) return (partial_plan){.why = PARTIAL_FAILED};
   if (any_lossy(steps, count)) return plan_lossy(p, steps, count, most);
-  if (!all_alike(steps, count)) return plan_mixed(p, steps, count, most);
   p->learns = true;
   return plan_exact(p, steps, count, most);
 }
 
 void partial_kv_failed(partial_kv *p) {
+  if (p->broken > 0) return; /* the same one is told of each of its sessions */
   p->broken = p->broken_next;
   p->broken_next = min_i32(2 * p->broken, REST_MOST);
   for (int32_t i = 0; i < p->slot_count; i++) p->slots[i].rows = 0;
@@ -354,8 +344,9 @@ void partial_kv_passed(partial_kv *p, int32_t slot, uint64_t session, int32_t ro
   const int32_t blocks = (rows + KV_BLOCK - 1) / KV_BLOCK;
   assert(s->session == session);
   s->rows = mass ? rows : 0;
-  for (int32_t b = 0; b < p->blocks && mass; b++) /* what is no number is shown last */
-    s->mass[b] = b >= blocks ? 0 : isnan(mass[b]) ? -FLT_MAX : mass[b];
+  for (int32_t b = 0; b < p->blocks && mass; b++) /* what is not known is shown last */
+    s->mass[b] = b >= blocks || isnan(mass[b]) ? -FLT_MAX : mass[b];
+  if (guessed > 0) p->broken_next = REST_FIRST;
   p->counters.accepted += (uint64_t)accepted;
   p->counters.lossy += (uint64_t)lossy;
   if (s->how.mode == WIRE_PARTIAL_LOSSY) return;
@@ -439,7 +430,6 @@ static bool guess_next(partial_kv *p, rollout *r) {
   const uint64_t us = clock_us() - begin;
   p->counters.forwards++;
   p->counters.us += us;
-  p->broken_next = REST_FIRST;
   if (p->learns && !model_prepared(p->model)) average_add(&share_of(p, r->sessions)->guess, (double)us);
   return true;
 }

@@ -18,7 +18,7 @@
 typedef struct partial_options {
   msg_partial own; /* of sessions whose request says nothing of it */
   int32_t rows;    /* of every chain, <= PARTIAL_ROWS_MAX; 0: as many as pay */
-  bool bounds;     /* retrieval blocks are those whose keys may score most, not those that weigh most */
+  bool bounds;     /* retrieval blocks are those of the highest bounds (ops.h), not those that weigh most */
 } partial_options;
 
 /* Blocks of the cache that are shown of so many committed rows, ascending, to to[]; returns how many. A block

@@ -79,8 +79,8 @@ const float *model_tapped(const model *m, int32_t segment, int32_t row, int32_t 
 int model_fuse(model *m, const fusion *f);
 /* Of a row whose segment asked for it: f32 [fusion_width], as model_tapped. */
 const float *model_fused(const model *m, int32_t segment, int32_t row);
-/* From now on, segments of forwards over this cache may ask what its blocks weigh. bounds: by a bound of what
- * their keys score (ops.h: bound), rather than by mass. ERR_NOMEM. */
+/* From now on, segments of forwards over this cache may ask what its blocks weigh. bounds: by the op `bound`
+ * of ops.h, rather than by mass. ERR_NOMEM. */
 int model_weigh(model *m, const kv_cache *k, bool bounds);
 /* Of a segment that asked for it: f32 [blocks of its committed rows] what each block of KV_BLOCK rows weighs
  * in the attention of its first row, summed over heads and some layers (ops.h: mass; of bounds the largest of

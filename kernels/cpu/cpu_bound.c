@@ -25,8 +25,8 @@ static void find_ends(const ops_kv_shape *s, const void *keys, size_t first, int
                       float *low) {
   for (int32_t d = 0; d < s->head_dim; d++) {
     const size_t at = first + (size_t)d * OPS_TILE;
-    high[d] = low[d] = key_at(s->type, keys, at);
-    for (int32_t i = 1; i < count; i++) {
+    high[d] = -INFINITY, low[d] = INFINITY;
+    for (int32_t i = 0; i < count; i++) {
       const float x = key_at(s->type, keys, at + (size_t)i);
       high[d] = x > high[d] ? x : high[d];
       low[d] = x < low[d] ? x : low[d];

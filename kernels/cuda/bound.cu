@@ -17,13 +17,13 @@ typedef struct bound_job {
   float *y;
 } bound_job;
 
-/* Of the keys at `keys`, `count` of a tile, to ends[0] and ends[1], `padded` components each. */
+/* Of a tile's first `count` keys, by all lanes of a warp. */
 template <class T>
 static __device__ void bound_ends(const T *keys, int32_t count, int32_t dim, float *high, float *low) {
   for (int32_t d = (int32_t)threadIdx.x % DEVICE_LANES; d < dim; d += DEVICE_LANES) {
     const T *key = keys + cache_component_at(d);
-    float most = cache_load(key[0]), least = most;
-    for (int32_t i = 1; i < count; i++) {
+    float most = -INFINITY, least = INFINITY;
+    for (int32_t i = 0; i < count; i++) {
       const float x = cache_load(key[i * CUDA_KV_UNIT]);
       most = x > most ? x : most;
       least = x < least ? x : least;
@@ -39,7 +39,7 @@ static __device__ float bound_dot(const float *q, const float *key, int32_t dim)
   return sum;
 }
 
-/* The largest of a group's heads, in every lane. */
+/* The largest of `best` and of the lane's heads and keys of a group. */
 static __device__ float bound_group(const bound_job &j, const float *q, const float *high, const float *low,
                                     float best) {
   const int32_t dim = j.kv.head_dim, group = j.heads / j.kv.kv_heads;

@@ -219,7 +219,7 @@ size_t cuda_mass_floats(int32_t bucket, int32_t heads, int32_t positions);
  * as of cuda_capture; positions: as of cuda_attention. */
 void cuda_mass(cudaStream_t stream, cuda_rows rows, int32_t bucket, cuda_kv kv, int32_t layer, int32_t heads,
                int32_t positions, const float *q, bool add, float *y, float *scratch);
-/* The same of a bound of what the tiles' keys score. */
+/* The same, by the op `bound` of ops.h. */
 void cuda_bound(cudaStream_t stream, cuda_rows rows, int32_t bucket, cuda_kv kv, int32_t layer, int32_t heads,
                 int32_t positions, const float *q, bool add, float *y);
 

@@ -5,7 +5,7 @@
 #include "common/command_line/flag_list.h"
 #include <limits.h>
 
-#define WORKER_COMMAND_LINE_MAX   60 /* arguments, with the NULL at their end */
+#define WORKER_COMMAND_LINE_MAX   64 /* arguments, with the NULL at their end */
 #define WORKER_COMMAND_LINE_TEXTS 24 /* numbers and words that are printed for it */
 
 typedef struct worker_command_line {

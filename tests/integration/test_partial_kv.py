@@ -137,9 +137,13 @@ class PartialKv(Case):
 
     def test_blocks_are_chosen_by_bounds(self):
         model = ARCHITECTURES / "qwen3"
-        run = self.run_with(model, *PARTIAL, "--partial-kv-rows", "6", "--partial-kv-choice", "bound")
+        bound = (*PARTIAL, "--partial-kv-choice", "bound", "--sessions", "1")
+        run = self.run_with(model, *bound, "--partial-kv-rows", "6")
         self.same(self.run_with(model), run, "bounds")
         self.assertGreater(run.counters["partial_kv"]["accepted"], 0)
+        lossy = [self.run_with(model, *flags, "--partial-kv-lossy")  # what is guessed is seen
+                 for flags in (bound, (*PARTIAL, "--sessions", "1"))]
+        self.assertNotEqual(*([a["token_ids"] for a in r.answers.values()] for r in lossy))
 
     def test_what_pays_is_found_out(self):
         model = ARCHITECTURES / "qwen3"

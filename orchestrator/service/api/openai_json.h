@@ -17,10 +17,10 @@ typedef struct openai_head { /* what all events of a call have in common */
  * those of its tokens, or NULL. */
 json_t *openai_json_chunk(const openai_head *h, int32_t index, bool first, const char *text, size_t size,
                           const char *finish, json_t *logprobs);
-/* The last event of a stream whose client wants it: no choices, only usage. */
 /* The last one of an answer, which says whether it is lossy. */
 json_t *openai_json_last(const openai_head *h, int32_t index, const char *finish, json_t *logprobs,
                          const completion *c);
+/* The last event of a stream whose client wants it: no choices, only usage. */
 json_t *openai_json_usage_chunk(const openai_head *h, json_t *usage);
 /* A whole choice; `before` is text that comes before the answer (echo) or "". */
 json_t *openai_json_choice(const openai_head *h, int32_t index, const char *before, const completion *c);

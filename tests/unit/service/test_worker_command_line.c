@@ -37,7 +37,8 @@ static void test_a_target_gets_all_of_its_settings(void **state) {
   worker_command_line_target(&c, &s, "ipc:///o", "ipc:///t");
   assert_string_equal(joined(&c),
                       "--orchestrator ipc:///o --log-level warning --bind ipc:///t --ctx 512 --model m.gguf "
-                      "--partial-kv-sink 0 --partial-kv-retrieval 0 --partial-kv-rows 0 --verify-chunk 0 "
+                      "--partial-kv-sink 0 --partial-kv-retrieval 0 --partial-kv-choice mass "
+                      "--partial-kv-rows 0 --verify-chunk 0 "
                       "--threads 3 --pin none "
                       "--sessions 4 --kv static --kv-blocks 0 --kv-memory 0 --math int8 --log-format text");
   s.verbose = true;

@@ -476,17 +476,15 @@ static void ways_are_learnt_apart(void **state) {
   how = own;
   assert_true(planned(p, 0, 7, 200, 100) > 0);
   partial_step steps[] = {STEP(0, 7, 200), {1, 8, 200, &other, 0}};
-  partial_plan plan = partial_kv_plan(p, steps, 2, 100);
-  assert_true(plan.why == PARTIAL_BESIDE && !plan.learns); /* nothing is known of two sessions */
-  partial_step both[] = {STEP(0, 7, 200), STEP(1, 8, 200)};
-  partial_kv_plan(p, both, 2, 100);
-  for (int32_t i = 0; i < 40; i++) partial_kv_measured(p, 2, 0, 1e9);
-  partial_chain chains[] = {{.slot = 0, .seq = 0, .root = 1, .most = 1, .sampling = &t.choosing},
-                            {.slot = 0, .seq = 0, .root = 1, .most = 0, .sampling = &t.choosing}},
-                *two[] = {&chains[0], &chains[1]};
-  partial_kv_guess(p, two, 2);
-  plan = partial_kv_plan(p, steps, 2, 100);
-  assert_true(plan.weighs && !plan.learns && steps[0].length > 0 && steps[1].length == steps[0].length);
+  for (int32_t i = 0; i < 2; i++) { /* a forward of both ways is timed as the target's own are */
+    const partial_plan plan = partial_kv_plan(p, steps, 2, 100);
+    assert_true(plan.learns && !plan.weighs && plan.why == PARTIAL_NONE);
+    partial_kv_measured(p, 2, 0, 1e9);
+  }
+  assert_true(partial_kv_plan(p, steps, 2, 100).weighs);
+  for (int32_t i = 0; i < 2; i++) partial_kv_passed(p, i, (uint64_t)i + 7, 200, no_mass, 0, 0, 0);
+  assert_true(partial_kv_plan(p, steps, 2, 100).weighs);
+  assert_true(steps[0].length == 7 && steps[1].length == 7);
   partial_kv_close(p);
   close_setup(s);
 }
@@ -501,15 +499,43 @@ static void failures_end_chains_of_all(void **state) {
   lossy.mode = WIRE_PARTIAL_LOSSY;
   partial_step step = {0, 7, 200, &lossy, 0};
   for (int32_t rest = 256; rest <= 512; rest *= 2) {
-    partial_kv_failed(p);
+    for (int32_t k = 0; k < 8; k++) partial_kv_failed(p); /* one that eight sessions share */
     for (int32_t i = 0; i < rest; i++) {
       const partial_plan plan = partial_kv_plan(p, &step, 1, 100);
       assert_true(plan.why == PARTIAL_FAILED && !plan.weighs && !plan.learns);
     }
     assert_true(partial_kv_plan(p, &step, 1, 100).weighs);
   }
+  partial_kv_passed(p, 0, 7, 200, no_mass, 7, 7, 0); /* all is well again */
+  partial_kv_failed(p);
+  for (int32_t i = 0; i < 256; i++) assert_int_equal(partial_kv_plan(p, &step, 1, 100).why, PARTIAL_FAILED);
+  assert_true(partial_kv_plan(p, &step, 1, 100).weighs);
   partial_kv_close(p);
   close_setup(s);
+}
+
+/* Shares of heads are positive and add up; bounds are no shares. */
+static void bounds_are_no_masses(void **state) {
+  (void)state;
+  float sum[2] = {0, 0};
+  for (int32_t bounds = 0; bounds < 2; bounds++) {
+    setup *s = open_setup();
+    err e = {0};
+    partial_kv *p;
+    const int32_t seq = acquire(s);
+    const text t = make_text(s, seq, 0, 1);
+    partial_options all = options_of(0, EACH, 1, 0);
+    all.bounds = bounds;
+    assert_int_equal(partial_kv_open(&p, &all, s->model, s->kv, SLOTS, CONTEXT, &e), ERR_OK);
+    append(s, seq, t.tokens, 100);
+    weigh(s, p, 0, seq, &t, 100);
+    for (int32_t b = 0; b * KV_BLOCK < 100; b++) sum[bounds] += model_mass(s->model, 0)[b];
+    partial_kv_close(p);
+    close_setup(s);
+  }
+  const float heads = roundf(sum[0]);
+  assert_true(heads >= 1 && fabsf(sum[0] - heads) < 1e-3f);
+  assert_true(fabsf(sum[1] - sum[0]) > 1e-3f);
 }
 
 /* --- the engine --- */
@@ -684,6 +710,7 @@ int main(void) {
       cmocka_unit_test(lossy_sessions_refresh_at_intervals),
       cmocka_unit_test(chains_end_at_the_refresh_interval),
       cmocka_unit_test(ways_are_learnt_apart),
+      cmocka_unit_test(bounds_are_no_masses),
       cmocka_unit_test(failures_end_chains_of_all),
       cmocka_unit_test(an_engine_gives_the_plain_tokens),
       cmocka_unit_test(an_engine_accepts_lossy_guesses),

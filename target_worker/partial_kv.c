@@ -167,7 +167,7 @@ static int32_t log2_of(int32_t x) {
   return n;
 }
 
-static partial_share *share_of(partial_kv *p, int32_t sessions) {
+static partial_share *share_of(const partial_kv *p, int32_t sessions) {
   return &p->way->shares[min_i32(log2_of(sessions), SHARES - 1)];
 }
 
@@ -460,7 +460,7 @@ bool partial_kv_falls_back(partial_kv *p, partial_reason why) {
 }
 
 void partial_kv_say(const partial_kv *p, int32_t sessions, char *text, size_t size) {
-  const partial_share *t = &p->way->shares[min_i32(log2_of(sessions), SHARES - 1)];
+  const partial_share *t = share_of(p, sessions);
   const double guess = t->guess.mean / 1000, plain = t->plain.mean / 1000;
   if (t->guess.count == 0)
     snprintf(text, size, "no guess could be timed where %d sessions share a pass", sessions);

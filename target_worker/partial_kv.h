@@ -58,7 +58,7 @@ typedef enum {
   PARTIAL_DRAFT,    /* drafts feed the session's tree */
   PARTIAL_ROOM,     /* the answer ends, or the orchestrator has more to write down than it may */
   PARTIAL_SAMPLING, /* filters, penalties, a grammar or log-probabilities, which need more than a token */
-  PARTIAL_BESIDE,   /* another session of the forward may not guess, or reads its prompt */
+  PARTIAL_BESIDE,   /* another session of the forward may not guess, reads its prompt, or is lossy */
   PARTIAL_SHORT,    /* the session, or another one of the forward, has not reached its threshold */
   PARTIAL_RESTING,  /* no chain pays, by what was measured */
   PARTIAL_FAILED, /* a forward failed, or a session's guesses were found wrong: there are none for a while */

@@ -39,7 +39,7 @@
 #define WIRE_STOPS_MAX         32              /* stop tokens in OPEN */
 #define WIRE_BUDGET_MAX        LIMIT(64, 12)   /* tree nodes in one verify */
 /* Of partial KV: tokens that a block is a multiple of, and at most has; blocks of a kind, tokens of the
- * buffer and tokens between full passes at most; tokens of the window at least */
+ * buffer and tokens between full passes at most */
 #define WIRE_PARTIAL_UNIT        16
 #define WIRE_PARTIAL_BLOCK_MAX   4096
 #define WIRE_PARTIAL_BLOCKS_MAX  65536

@@ -577,21 +577,22 @@ static void view_that_is_not_there(fixture *f, void *p) {
   CALL(f, attention, 0, 1, f->q, f->z);
 }
 
-static void mass_of_no_row(fixture *f, void *p) {
-  (void)p;
+static void begin_without_captures(fixture *f) {
   rows r = ROWS_OF_TEST;
   ops_batch b = batch_of(&r);
   b.capture_count = 0;
   CALL(f, begin, f->kv, &b);
+}
+
+static void mass_of_no_row(fixture *f, void *p) {
+  (void)p;
+  begin_without_captures(f);
   CALL(f, mass, 0, f->q, false, f->mass);
 }
 
 static void bound_of_no_row(fixture *f, void *p) {
   (void)p;
-  rows r = ROWS_OF_TEST;
-  ops_batch b = batch_of(&r);
-  b.capture_count = 0;
-  CALL(f, begin, f->kv, &b);
+  begin_without_captures(f);
   CALL(f, bound, 0, f->q, false, f->mass);
 }
 

@@ -98,7 +98,7 @@ static void add_forms(warmup_head_form *to, draft_head_input input, const model_
 }
 
 void draft_eagle3_warmup(draft_eagle3 *m, int32_t rows) {
-  const model_ranking best = {.options = SAMPLER_DEFAULTS, .count = DRAFTER_CANDIDATES_MAX};
+  const model_ranking best = {.options = SAMPLER_DEFAULTS, .count = DRAFT_CANDIDATES_MAX};
   const model_segment guesses = {.kind = MODEL_TREE, .shift = 1, .all_logits = true, .ranking = &best};
   warmup_head_form forms[5] = {{{.rows = guesses, .input = DRAFT_HEAD_STATES}, rows, 1}};
   add_forms(forms + 1, DRAFT_HEAD_TAPS, &best);

@@ -68,7 +68,7 @@ int draft_model_open(draft_model *m, const flag_values *a, const logger *log, dr
 }
 
 void draft_model_warmup(draft_model *m, int32_t rows) {
-  const model_ranking best = {.options = SAMPLER_DEFAULTS, .count = DRAFTER_CANDIDATES_MAX};
+  const model_ranking best = {.options = SAMPLER_DEFAULTS, .count = DRAFT_CANDIDATES_MAX};
   const warmup_form forms[] = {
       {{.no_logits = true}, DRAFT_CHUNK, 8},
       {{.ranking = &best}, DRAFT_CHUNK, 1},

@@ -15,7 +15,7 @@ typedef struct expansion_entry {
   int32_t next;   /* the first candidate that is not in the tree */
   uint8_t joined; /* bit i: its scores are joint ones with drafter i's (expansion_join), which a reply that
                      lasts keeps */
-  draft_candidate list[DRAFTER_CANDIDATES_MAX];
+  draft_candidate list[DRAFT_CANDIDATES_MAX];
 } expansion_entry;
 
 /* A reply about a candidate that is not in the tree yet: a forward with room for more rows than the tree asks

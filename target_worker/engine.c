@@ -478,6 +478,17 @@ static void add_chain(active_job *a, const partial_chain *c) {
   a->r->node_count = a->r->guessed = 0;
 }
 
+static void tell_text(engine *g, const engine_job *job) {
+  const partial_news n = {.session = job->session,
+                          .tokens = job->text,
+                          .from = job->text_from,
+                          .count = job->kv_length + 1 - job->text_from,
+                          .prompt_length = job->prompt_length,
+                          .stops = job->stops,
+                          .stop_count = job->stop_count};
+  if (g->partial && job->text) partial_kv_text(g->partial, job->slot, &n);
+}
+
 /* Nor beside a prompt, which would wait for it, nor beside rows that are captured for drafts. */
 static bool is_alone(const engine_job *job) {
   return job->kind == ENGINE_VERIFY && job->taps.count == 0;
@@ -690,6 +701,7 @@ static void run_jobs(engine *g, const engine_batch *batch, engine_results *out) 
     const engine_job *job = &batch->jobs[i];
     active[i] = (active_job){
         .g = g, .job = job, .r = &out->of[i], .seq = g->sequences[job->slot], .paths = &g->paths[i]};
+    tell_text(g, job);
     if (prepare(&active[i], start)) ready[ready_count++] = &active[i];
   }
   if (g->partial) guess_more(g, ready, ready_count);

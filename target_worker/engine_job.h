@@ -56,8 +56,12 @@ typedef struct engine_job {
    * which may be taken; 0: none, and what blocks weigh is not looked at */
   int32_t partial_most;
   msg_partial partial;        /* how, with partial_most; */
-  partial_reason partial_why; /* why there are none */
-  bool selfcheck;             /* decode the round again plainly and compare */
+  partial_reason partial_why; /* why there are none; */
+  /* of C, from text_from on, [kv_length + 1 - text_from], valid until the result; what lies before is as the
+   * slot's last job with a text had it. NULL: there is none */
+  const int32_t *text;
+  int32_t text_from;
+  bool selfcheck; /* decode the round again plainly and compare */
   bool measures; /* PREFILL: choose a token at every row, as a verify does, and drop it, so that the time of a
                     verify is measured */
   taps_set taps; /* the features wanted of its rows; count 0: none */

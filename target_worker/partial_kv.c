@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHAINS_MAX  64
+#define CHAINS_MAX     64
+#define GUESS_ROWS_MAX 8 /* of a chain in a forward over partial KV */
+_Static_assert(CHAINS_MAX *GUESS_ROWS_MAX <= MODEL_ROWS_MAX, "all chains go through a forward");
 #define FIRST_CLASS 3    /* of the chain that is tried first */
 #define CLASSES     6    /* of chains, by length: 2^class - 1 tokens, which a pass checks with 2^class rows */
 #define WAYS        4    /* of sessions, by how they are to be treated */
@@ -37,6 +39,7 @@ typedef struct partial_slot {
   int32_t rows;    /* that were weighed; 0: none were */
   float *mass;     /* [blocks of a context] */
   partial_record own;
+  partial_text text;
 } partial_slot;
 
 typedef struct partial_share { /* forwards of so many sessions */
@@ -60,7 +63,7 @@ struct partial_kv {
   partial_options options;
   model *model;
   kv_cache *kv;
-  int32_t slot_count, blocks; /* blocks: of a context */
+  int32_t slot_count, context, blocks; /* blocks: of a context */
   partial_slot *slots;
   float *masses, *room;         /* [slots][blocks]; [2][blocks] */
   int32_t *shown;               /* [blocks] */
@@ -135,6 +138,7 @@ int partial_kv_open(partial_kv **out, const partial_options *o, model *m, kv_cac
                     .model = m,
                     .kv = kv,
                     .slot_count = slots,
+                    .context = context,
                     .blocks = (context + KV_BLOCK - 1) / KV_BLOCK,
                     .broken_next = REST_FIRST};
   p->way = &p->ways[0];
@@ -149,8 +153,10 @@ int partial_kv_open(partial_kv **out, const partial_options *o, model *m, kv_cac
 
 void partial_kv_close(partial_kv *p) {
   if (!p) return;
-  for (int32_t i = 0; p->slots && i < p->slot_count; i++)
+  for (int32_t i = 0; p->slots && i < p->slot_count; i++) {
     if (p->slots[i].mass && p->slots[i].view >= 0) kv_release(p->kv, p->slots[i].view);
+    partial_text_fini(&p->slots[i].text);
+  }
   free(p->slots);
   free(p->masses);
   free(p->room);
@@ -263,7 +269,7 @@ static bool all_long_enough(partial_kv *p, const partial_step *steps, int32_t co
     partial_slot *s = &p->slots[steps[i].slot];
     enough &= steps[i].rows >= steps[i].how->threshold;
     if (s->session != steps[i].session)
-      *s = (partial_slot){.view = s->view, .session = steps[i].session, .mass = s->mass};
+      *s = (partial_slot){.view = s->view, .session = steps[i].session, .mass = s->mass, .text = s->text};
     s->how = *steps[i].how;
   }
   return enough;
@@ -357,13 +363,25 @@ void partial_kv_passed(partial_kv *p, int32_t slot, uint64_t session, int32_t ro
 
 /* --- guessing --- */
 
-/* The chains that go on. */
+/* A chain that goes on: its last token has no row yet, and other tokens were looked up behind it. */
+typedef struct rollout_end {
+  partial_chain *chain;
+  int32_t tokens[GUESS_ROWS_MAX], parents[GUESS_ROWS_MAX], slots[GUESS_ROWS_MAX],
+      count;    /* rows of a forward */
+  int32_t last; /* slot of the row before; -1: it is a committed one */
+} rollout_end;
+
 typedef struct rollout {
-  partial_chain *chains[CHAINS_MAX];
-  int32_t count, sessions; /* sessions: that began */
+  rollout_end ends[CHAINS_MAX];
   model_segment segments[CHAINS_MAX];
-  int32_t parents[CHAINS_MAX], slots[CHAINS_MAX]; /* of the row before, and of the row */
+  int32_t count, sessions; /* sessions: that began */
+  int32_t forwards, timed; /* timed: those that say what a forward takes, */
+  double us;               /* which took so long together */
 } rollout;
+
+void partial_kv_text(partial_kv *p, int32_t slot, const partial_news *n) {
+  partial_text_update(&p->slots[slot].text, n, p->context);
+}
 
 static void show(partial_kv *p, const partial_chain *c) {
   const partial_slot *s = &p->slots[c->slot];
@@ -377,13 +395,15 @@ static void hide(partial_kv *p, const partial_chain *c) {
   kv_rollback(p->kv, view, kv_length(p->kv, view)); /* what was staged on it */
 }
 
-static model_segment row_of(const partial_kv *p, const partial_chain *c, const int32_t *parent) {
+static model_segment rows_of(const partial_kv *p, const rollout_end *e) {
+  const partial_chain *c = e->chain;
   const int32_t view = p->slots[c->slot].view, hidden = kv_length(p->kv, c->seq) - kv_length(p->kv, view);
   return (model_segment){.seq = view,
                          .kind = MODEL_TREE,
-                         .count = 1,
-                         .tokens = c->count == 0 ? &c->root : &c->tokens[c->count - 1],
-                         .parents = parent,
+                         .count = e->count,
+                         .tokens = e->tokens,
+                         .parents = e->parents,
+                         .all_logits = true,
                          .sampling = c->sampling,
                          .shift = hidden,
                          .rope_shift = hidden};
@@ -396,21 +416,60 @@ static bool ends(const partial_chain *c) {
   return false;
 }
 
-/* Those that end, or for which no row can be staged, leave; parents follow. */
+/* Rows for the last token and `more` behind it. False: there is no room. */
+static bool take_rows(partial_kv *p, rollout_end *e, int32_t more) {
+  const partial_chain *c = e->chain;
+  if (kv_grow_chain(p->kv, p->slots[c->slot].view, e->last, 1 + more, e->slots) != ERR_OK) return false;
+  e->count = 1 + more;
+  e->tokens[0] = c->count == 0 ? c->root : c->tokens[c->count - 1];
+  memcpy(e->tokens + 1, c->tokens + c->count, (size_t)more * sizeof *e->tokens);
+  e->parents[0] = e->last;
+  memcpy(e->parents + 1, e->slots, (size_t)more * sizeof *e->slots);
+  return true;
+}
+
+/* What is looked up stands behind the chain for a moment. The last token of a chain needs none. */
+static bool next_rows(partial_kv *p, rollout_end *e) {
+  partial_chain *c = e->chain;
+  partial_slot *s = &p->slots[c->slot];
+  const int32_t most = min_i32(c->most - c->count - 1, GUESS_ROWS_MAX - 1),
+                more = partial_text_next(&s->text, s->session, c->tokens, c->count, most);
+  if (more > 0 && take_rows(p, e, more)) {
+    p->counters.looked_up += (uint64_t)more;
+    return true;
+  }
+  return take_rows(p, e, 0);
+}
+
+/* Those that end, or for which no row can be staged, leave. */
 static void keep_going(partial_kv *p, rollout *r) {
   int32_t kept = 0;
   for (int32_t i = 0; i < r->count; i++) {
-    partial_chain *c = r->chains[i];
-    r->chains[kept] = c;
-    r->parents[kept] = c->count == 0 ? -1 : r->slots[i];
-    const int32_t view = p->slots[c->slot].view;
-    if (!ends(c) && kv_grow(p->kv, view, &r->parents[kept], 1, &r->slots[kept]) == ERR_OK) kept++;
+    if (ends(r->ends[i].chain)) continue;
+    if (kept < i) r->ends[kept] = r->ends[i];
+    kept += next_rows(p, &r->ends[kept]);
   }
   r->count = kept;
-  for (int32_t i = 0; i < kept; i++) r->segments[i] = row_of(p, r->chains[i], &r->parents[i]);
+  for (int32_t i = 0; i < kept; i++) r->segments[i] = rows_of(p, &r->ends[i]);
 }
 
-/* One token more for each chain. False: the forward failed. */
+/* The tokens of a segment's rows, as far as what was looked up is right. */
+static void take_tokens(partial_kv *p, rollout_end *e, int32_t segment) {
+  partial_chain *c = e->chain;
+  const int32_t before = c->count;
+  for (int32_t i = 0; i < e->count; i++) {
+    const int32_t token = model_sampled(p->model, segment, i);
+    if (token < 0) c->most = c->count;
+    if (token < 0) break;
+    c->tokens[c->count++] = token;
+    e->last = e->slots[i];
+    if (i + 1 == e->count || token != e->tokens[i + 1] || ends(c)) break;
+  }
+  p->counters.guessed += (uint64_t)(c->count - before);
+  if (c->count > before) p->counters.found += (uint64_t)(c->count - before - 1);
+}
+
+/* One token more for each chain, or several. False: the forward failed. */
 static bool guess_next(partial_kv *p, rollout *r) {
   const uint64_t begin = clock_us();
   if (model_forward(p->model, p->kv, r->segments, r->count) != ERR_OK) {
@@ -418,33 +477,38 @@ static bool guess_next(partial_kv *p, rollout *r) {
     partial_kv_failed(p);
     return false;
   }
-  for (int32_t i = 0; i < r->count; i++) {
-    partial_chain *c = r->chains[i];
-    const int32_t token = model_sampled(p->model, i, 0);
-    if (token < 0)
-      c->most = c->count;
-    else
-      c->tokens[c->count++] = token;
-    p->counters.guessed += token >= 0;
-  }
+  for (int32_t i = 0; i < r->count; i++) take_tokens(p, &r->ends[i], i);
   const uint64_t us = clock_us() - begin;
+  const bool timed = !model_prepared(p->model);
   p->counters.forwards++;
   p->counters.us += us;
-  if (p->learns && !model_prepared(p->model)) average_add(&share_of(p, r->sessions)->guess, (double)us);
+  r->forwards++;
+  r->timed += timed;
+  if (timed) r->us += (double)us;
   return true;
+}
+
+/* What a guess takes: a share of the forwards that the longest chain took. */
+static void learn_guess(partial_kv *p, const rollout *r, partial_chain *const *chains, int32_t count) {
+  int32_t longest = 0;
+  for (int32_t i = 0; i < count; i++)
+    if (chains[i]->count > longest) longest = chains[i]->count;
+  if (p->learns && r->timed > 0 && longest > 0)
+    average_add(&share_of(p, r->sessions)->guess, r->us / r->timed * r->forwards / longest);
 }
 
 void partial_kv_guess(partial_kv *p, partial_chain *const *chains, int32_t count) {
   rollout r = {.count = count, .sessions = count};
   assert(count <= CHAINS_MAX);
   for (int32_t i = 0; i < count; i++) {
-    r.chains[i] = chains[i];
+    r.ends[i] = (rollout_end){.chain = chains[i], .last = -1};
     chains[i]->count = 0;
     show(p, chains[i]);
   }
   p->counters.chains += (uint64_t)count;
   do keep_going(p, &r);
   while (r.count > 0 && guess_next(p, &r));
+  learn_guess(p, &r, chains, count);
   for (int32_t i = 0; i < count; i++) hide(p, chains[i]);
 }
 

@@ -4,13 +4,15 @@
  *
  * Blocks of KV_BLOCK rows are shown to it: the first ones (sink), the last ones (window), and of the others
  * those that weighed most in the attention of the last pass over the whole cache (retrieval; ops.h: mass).
- * Nothing is copied (kv_cache.h: views). Chains are as long as they pay by what was measured; where none
- * does, there are none for a while. One thread, the engine's. */
+ * Nothing is copied (kv_cache.h: views). Prompt lookup's tokens are checked over partial KV first, several at
+ * a time. Chains are as long as they pay by what was measured; where none does, there are none for a while.
+ * One thread, the engine's. */
 #pragma once
 
 #include "common/base/err.h"
 #include "common/base/limit.h"
 #include "common/model/model.h"
+#include "target_worker/partial_text.h"
 #include "wire/message.h"
 
 #define PARTIAL_ROWS_MAX LIMIT(WIRE_PARTIAL_REFRESH_MAX, 8) /* tokens of a chain */
@@ -76,7 +78,11 @@ typedef struct partial_plan {
  * pays is learnt for each way of a few that sessions ask for. Lossy ones have chains of their refresh
  * interval. No chain is longer than `most`. */
 partial_plan partial_kv_plan(partial_kv *p, partial_step *steps, int32_t count, int32_t most);
-/* Guesses for all of them together, a forward for each token. A chain ends early where its forward fails. */
+/* A slot's session has these tokens more: partial_text.h. Where it is never told, nothing is looked up. */
+void partial_kv_text(partial_kv *p, int32_t slot, const partial_news *n);
+/* Guesses for all of them together. A forward gives each chain the next token and, of those that were looked
+ * up behind it, as many as are right over partial KV too, so that the chains are the same without any lookup.
+ * A chain ends early where its forward fails. */
 void partial_kv_guess(partial_kv *p, partial_chain *const *chains, int32_t count);
 
 /* A pass that was to weigh the blocks of `rows` committed rows is over: mass as model_mass gives it; NULL: it
@@ -100,6 +106,7 @@ typedef struct partial_counters {
   uint64_t chains, guessed, accepted;
   uint64_t forwards, us;               /* over partial KV, and what they took */
   uint64_t failures;                   /* of such forwards */
+  uint64_t looked_up, found;           /* tokens that prompt lookup put behind those of chains; right ones */
   uint64_t lossy;                      /* tokens accepted that were not the whole cache's */
   uint64_t fallbacks[PARTIAL_REASONS]; /* steps */
 } partial_counters;

@@ -55,6 +55,8 @@ typedef struct session_job { /* at the engine */
   uint64_t ready_us;        /* when the next job could begin */
   uint64_t stepped_us;      /* when the last step ended; 0: none in this epoch */
   int32_t offered;          /* live nodes when it was made, of which it carries the best */
+  int32_t known;            /* tokens of C that partial KV was told, if their hash is this one */
+  hash16 known_hash;
 } session_job;
 
 typedef struct session_stream { /* what the orchestrator knows */

@@ -7,16 +7,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-int verifier_init(verifier *v, int32_t context, bool is_virtual, err *e) {
-  *v = (verifier){.wait_until_us = UINT64_MAX, .map_size = context / KV_BLOCK + 1};
-  if (!is_virtual) return ERR_OK;
-  v->maps = calloc((size_t)ENGINE_JOBS_MAX * (size_t)v->map_size, sizeof *v->maps);
-  return v->maps ? ERR_OK : err_set(e, ERR_NOMEM, "no memory for the worker's state");
+int verifier_init(verifier *v, int32_t context, bool is_virtual, const msg_partial *partial, err *e) {
+  *v = (verifier){.wait_until_us = UINT64_MAX,
+                  .map_size = context / KV_BLOCK + 1,
+                  .context = context,
+                  .partial = partial};
+  if (is_virtual) v->maps = calloc((size_t)ENGINE_JOBS_MAX * (size_t)v->map_size, sizeof *v->maps);
+  if (partial) v->texts = calloc((size_t)ENGINE_JOBS_MAX * (size_t)context, sizeof *v->texts);
+  const bool taken = (v->maps || !is_virtual) && (v->texts || !partial);
+  return taken ? ERR_OK : err_set(e, ERR_NOMEM, "no memory for the worker's state");
 }
 
 void verifier_fini(verifier *v) {
   feature_fusion_fini(&v->fusion);
   free(v->maps);
+  free(v->texts);
 }
 
 /* --- jobs --- */
@@ -67,13 +72,25 @@ static int32_t partial_room(const session *s) {
   return min_i32(min_i32(session_room(s) - 1, rows - 1), min_i32(credit - 1, PARTIAL_ROWS_MAX));
 }
 
-static void job_partial(const verifier *v, const session *s, const schedule_pick *pick, engine_job *job) {
+/* What the engine does not know of C, to text[]. */
+static void job_text(session *s, int32_t *text, engine_job *job) {
+  const prefix *c = &s->committed;
+  job->text_from = prefix_has(c, s->job.known, s->job.known_hash) ? s->job.known : 0;
+  memcpy(text, c->tokens + job->text_from, (size_t)(c->length - job->text_from) * sizeof *text);
+  job->text = text;
+  s->job.known = c->length;
+  s->job.known_hash = prefix_hash(c);
+}
+
+static void job_partial(const verifier *v, session *s, const schedule_pick *pick, int32_t *text,
+                        engine_job *job) {
   const msg_options *o = &s->request.options;
   const bool is_own = o->partial.mode == WIRE_PARTIAL_OWN,
              off = o->partial.mode == WIRE_PARTIAL_OFF || o->single, failed = s->speculation.disabled,
              drafted = pick->rows > 0 || session_draft_count(s) > 0;
   job->partial_most = 0;
   job->partial_why = PARTIAL_NONE;
+  job->text = NULL;
   if (!v->partial || pick->kind != SCHEDULE_STEP) return;
   const int32_t room = partial_room(s);
   job->partial_why = off        ? PARTIAL_OFF
@@ -84,6 +101,7 @@ static void job_partial(const verifier *v, const session *s, const schedule_pick
   if (job->partial_why != PARTIAL_NONE) return;
   job->partial = is_own ? *v->partial : o->partial;
   job->partial_most = min_i32(room, job->partial.refresh);
+  if (job->kv_length >= job->partial.threshold) job_text(s, text, job);
 }
 
 static void job_verify(session *s, schedule_pick *pick, engine_job *job) {
@@ -107,8 +125,12 @@ static void job_blocks(session *s, int32_t *map, engine_job *job) {
   s->cache.remap = s->cache.rows_given = false;
 }
 
-static void job_fill(verifier *v, const session_store *store, session *s, schedule_pick *pick, int32_t *map,
-                     uint64_t now, engine_job *job) {
+/* Job i of the forward. */
+static void job_fill(verifier *v, const session_store *store, int32_t i, uint64_t now, engine_job *job) {
+  schedule_pick *pick = &v->forward.picks[i];
+  session *s = &store->slots[pick->slot];
+  int32_t *map = v->maps ? v->maps + (size_t)i * (size_t)v->map_size : NULL,
+          *text = v->texts ? v->texts + (size_t)i * (size_t)v->context : NULL;
   s->job.serial = ++v->serial;
   s->job.valid_rows = INT32_MAX;
   job->serial = s->job.serial;
@@ -119,7 +141,7 @@ static void job_fill(verifier *v, const session_store *store, session *s, schedu
   job_blocks(s, map, job);
   job->taps = s->drafts.features.taps;
   job->fuses = feature_fusion_in_forward(store, s);
-  job_partial(v, s, pick, job);
+  job_partial(v, s, pick, text, job);
   if (job->taps.count > 0) job->taps_from = feature_stream_from(s);
   if (pick->kind == SCHEDULE_PREFILL) {
     job_prefill(s, pick->rows, v->forward.measures, job);
@@ -127,8 +149,8 @@ static void job_fill(verifier *v, const session_store *store, session *s, schedu
   }
   double promised = 0;
   s->job.offered = pick->offered;
-  for (int32_t i = 0; i < pick->rows; i++)
-    promised += exp((double)s->drafts.tree.nodes[pick->nodes[i]].total);
+  for (int32_t n = 0; n < pick->rows; n++)
+    promised += exp((double)s->drafts.tree.nodes[pick->nodes[n]].total);
   s->stats.wait_us += speculation_begin_step(&s->speculation, s->job.ready_us, now, pick->offered, pick->rows,
                                              promised, session_drafts_done(s));
   job_verify(s, pick, job);
@@ -143,11 +165,7 @@ bool verifier_next(verifier *v, session_store *store, uint64_t now, engine_batch
   v->wait_until_us =
       f->count ? UINT64_MAX : f->until_us; /* with results the scheduler is asked again anyway */
   batch->count = f->count;
-  for (int32_t i = 0; i < f->count; i++) {
-    schedule_pick *pick = &f->picks[i];
-    int32_t *map = v->maps ? v->maps + (size_t)i * (size_t)v->map_size : NULL;
-    job_fill(v, store, &store->slots[pick->slot], pick, map, now, &batch->jobs[i]);
-  }
+  for (int32_t i = 0; i < f->count; i++) job_fill(v, store, i, now, &batch->jobs[i]);
   return f->count > 0;
 }
 

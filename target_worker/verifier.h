@@ -21,10 +21,12 @@ typedef struct verifier {
   const msg_partial *partial; /* how, where a request says nothing of it; NULL: the engine has none */
   int32_t *maps;    /* [ENGINE_JOBS_MAX][map_size]: cache blocks of the jobs under way; NULL: static */
   int32_t map_size; /* blocks of a context */
+  int32_t *texts;   /* [ENGINE_JOBS_MAX][context]: the jobs' texts; NULL: without partial KV */
+  int32_t context;
 } verifier;
 
-/* context: of a session, in tokens. ERR_NOMEM. */
-int verifier_init(verifier *v, int32_t context, bool is_virtual, err *e);
+/* context: of a session, in tokens. partial: verifier.partial. ERR_NOMEM. */
+int verifier_init(verifier *v, int32_t context, bool is_virtual, const msg_partial *partial, err *e);
 void verifier_fini(verifier *v);
 
 /* Fills the next forward; false: no session may run now. */

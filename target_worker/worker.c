@@ -46,7 +46,7 @@ int target_alloc(target **out, const target_options *o, err *e) {
                     .device = wire_text(o->device)};
   roster_init(&t->peers, &self);
   int rc = session_store_init(&t->store, o->sessions, o->context, o->kv_blocks, e);
-  if (rc == ERR_OK) rc = verifier_init(&t->verifier, o->context, o->kv_blocks > 0, e);
+  if (rc == ERR_OK) rc = verifier_init(&t->verifier, o->context, o->kv_blocks > 0, o->partial, e);
   if (rc != ERR_OK) {
     target_free(t);
     return rc;
@@ -54,7 +54,6 @@ int target_alloc(target **out, const target_options *o, err *e) {
   if (o->width) cost_model_steps(&t->verifier.speculation.costs, o->width, o->engine_context);
   t->verifier.speculation.prompt_rows = o->prompt_rows;
   t->verifier.speculation.verify_chunk = o->verify_chunk;
-  t->verifier.partial = o->partial;
   t->store.taps = o->taps;
   t->store.vocabulary = o->vocabulary;
   t->store.speculation = &t->verifier.speculation;

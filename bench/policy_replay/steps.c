@@ -116,7 +116,7 @@ int32_t steps_candidates(const recording *r, int32_t length, const int32_t *path
   int32_t at = -1, count = 0;
   for (int32_t i = t->position; i < length && at != -2; i++) at = child(t, at, r->tokens[i]);
   for (int32_t i = 0; i < depth && at != -2; i++) at = child(t, at, path[i]);
-  for (int32_t i = 0; at != -2 && i < t->count && count < DRAFTER_CANDIDATES_MAX; i++)
+  for (int32_t i = 0; at != -2 && i < t->count && count < DRAFT_CANDIDATES_MAX; i++)
     if (t->nodes[i].parent == at)
       out[count++] = (draft_candidate){.token = t->nodes[i].token, .score = t->nodes[i].score};
   return count;

@@ -11,6 +11,6 @@
 int32_t steps_read(const char *path, recording *list, int32_t most, char *costs, size_t costs_size);
 
 /* Candidates after the first `length` tokens of a recording and a path: from the last tree that was recorded
- * at that position or before, as far as it has survived. Best first, at most DRAFTER_CANDIDATES_MAX. */
+ * at that position or before, as far as it has survived. Best first, at most DRAFT_CANDIDATES_MAX. */
 int32_t steps_candidates(const recording *r, int32_t length, const int32_t *path, int32_t depth,
                          draft_candidate *out);

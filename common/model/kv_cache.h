@@ -103,6 +103,8 @@ int kv_stage(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count);
  * here. slots[i] becomes the slot of row i until it is committed or dropped. ERR_STATE when rows are reserved
  * whose forward has not run, ERR_LIMIT, ERR_ARG, ERR_NOMEM: nothing changes. */
 int kv_grow(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count, int32_t *slots);
+/* The same for a chain: row 0 hangs from `parent`, and each other one from the row before it. */
+int kv_grow_chain(kv_cache *k, int32_t seq, int32_t parent, int32_t count, int32_t *slots);
 #define KV_SLOT_FREE (-2)
 /* The parent of the row in this slot: a slot, -1 or KV_SLOT_FREE. Slots are [0, KV_STAGE_MAX). */
 int32_t kv_parent(const kv_cache *k, int32_t seq, int32_t slot);

@@ -30,7 +30,7 @@ static const float rates[CALIBRATION_WEIGHTS] = {0.1f, 0.1f, 0.1f, 1, 0.1f, 0.1f
 typedef struct reply {
   int32_t count;
   float tail; /* gap(last) */
-  float gaps[DRAFTER_CANDIDATES_MAX], noise[DRAFTER_CANDIDATES_MAX];
+  float gaps[DRAFT_CANDIDATES_MAX], noise[DRAFT_CANDIDATES_MAX];
 } reply;
 
 /* What weight `w` is multiplied with in the utility of candidate i; i == count: of none of them. */
@@ -57,7 +57,7 @@ static float input(const reply *r, int32_t i, calibration_weight w) {
 
 static float tail_of(const reply *r) {
   float last = r->gaps[r->count - 1];
-  return r->count == DRAFTER_CANDIDATES_MAX || last < TAIL_SHORT ? last : TAIL_SHORT;
+  return r->count == DRAFT_CANDIDATES_MAX || last < TAIL_SHORT ? last : TAIL_SHORT;
 }
 
 /* p [count + 1]: the last one is that of none of them. */
@@ -91,9 +91,9 @@ void calibration_candidates(const calibration *c, const calibration_choice *choi
   bool sampled = o->temperature >= SAMPLER_TEMPERATURE_MIN;
   calibration_kind kind = sampled ? CALIBRATION_SAMPLED : CALIBRATION_GREEDY;
   const noise_source noise = {o->seed, o->choice, (uint32_t)choice->position};
-  float p[DRAFTER_CANDIDATES_MAX + 1];
+  float p[DRAFT_CANDIDATES_MAX + 1];
   reply r = {.count = count};
-  assert(count <= DRAFTER_CANDIDATES_MAX);
+  assert(count <= DRAFT_CANDIDATES_MAX);
   if (count == 0) return;
   for (int32_t i = 0; i < count; i++) {
     r.gaps[i] = gap_of(ranked[i].value, ranked[0].value);
@@ -129,7 +129,7 @@ static float bounded(float weight, calibration_weight w) {
 
 void calibration_learn(calibration *c, const draft_candidate *list, int32_t count, int32_t token) {
   reply r = {.count = count};
-  float p[DRAFTER_CANDIDATES_MAX + 1];
+  float p[DRAFT_CANDIDATES_MAX + 1];
   int32_t chosen = count;
   if (count == 0) return;
   for (int32_t i = 0; i < count; i++) {

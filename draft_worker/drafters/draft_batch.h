@@ -43,8 +43,8 @@ typedef struct draft_batch {
 typedef struct draft_result {
   int32_t slot;
   uint64_t handle;
-  int32_t count;                              /* 0: nothing may follow, or the path is not known */
-  ranking_token list[DRAFTER_CANDIDATES_MAX]; /* the best first, ranked as the target would choose */
+  int32_t count;                            /* 0: nothing may follow, or the path is not known */
+  ranking_token list[DRAFT_CANDIDATES_MAX]; /* the best first, ranked as the target would choose */
 } draft_result;
 
 typedef struct draft_failure {

@@ -9,22 +9,14 @@
 #pragma once
 
 #include "common/base/err.h"
+#include "common/speculative/draft_candidate.h"
 #include "common/speculative/prefix.h"
 #include "common/speculative/tree.h"
 #include "wire/message.h"
 
-#define DRAFTER_SLOTS_MAX      64 /* sessions of one drafter */
-#define DRAFTER_CANDIDATES_MAX 8  /* in one reply */
-#define DRAFTERS_MAX           4  /* that feed one tree */
-#define DRAFTER_AHEAD_MAX      2  /* budgets_ahead */
-
-typedef struct draft_candidate {
-  int32_t token;
-  float score; /* log of its match probability given the path, <= 0 */
-  /* Of a drafter that calibrates its scores (calibration.h): what this one was made of; else 0. */
-  float gap, noise;
-  uint8_t rank, kind;
-} draft_candidate;
+#define DRAFTER_SLOTS_MAX 64 /* sessions of one drafter */
+#define DRAFTERS_MAX      4  /* that feed one tree */
+#define DRAFTER_AHEAD_MAX 2  /* budgets_ahead */
 
 /* What may follow C and this path? */
 typedef struct draft_query {
@@ -41,8 +33,8 @@ typedef struct draft_reply {
    * in its vocabulary; ERR_DEVICE: its device is lost; else: it could not be run. Then the rest is not set.
    */
   int code;
-  int32_t count;                                /* 0: nothing may follow, or the path is not known */
-  draft_candidate list[DRAFTER_CANDIDATES_MAX]; /* best first */
+  int32_t count;                              /* 0: nothing may follow, or the path is not known */
+  draft_candidate list[DRAFT_CANDIDATES_MAX]; /* best first */
 } draft_reply;
 
 /* A session as a drafter needs it. */

@@ -155,7 +155,7 @@ static void set_ranking(job_run *w, draft_head_segment *m) {
     w->paths[i] = (model_path){p->path, p->depth};
   }
   w->ranking = (model_ranking){.options = w->job->sampling,
-                               .count = DRAFTER_CANDIDATES_MAX,
+                               .count = DRAFT_CANDIDATES_MAX,
                                .history = w->s->tokens,
                                .history_count = w->s->length,
                                .prompt_count = w->job->prompt_length,

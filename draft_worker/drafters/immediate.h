@@ -14,7 +14,7 @@ typedef struct immediate_kind {
   void (*close)(immediate_session *s);
   /* C has become `committed` (grown, replaced after a rollback, or still the same). */
   void (*advance)(immediate_session *s, const prefix *committed);
-  /* Candidates after C followed by path[0..depth): best first; returns how many, <= DRAFTER_CANDIDATES_MAX.
+  /* Candidates after C followed by path[0..depth): best first; returns how many, <= DRAFT_CANDIDATES_MAX.
    */
   int32_t (*candidates)(immediate_session *s, const int32_t *path, int32_t depth, draft_candidate *out);
   /* Before `close`, of a session that is over: C is as it was told last, unless memory was short. NULL:

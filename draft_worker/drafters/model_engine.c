@@ -176,7 +176,7 @@ static void set_ranking(job_run *w, model_segment *m) {
     w->paths[i] = (model_path){p->path, p->depth};
   }
   w->ranking = (model_ranking){.options = w->job->sampling,
-                               .count = DRAFTER_CANDIDATES_MAX,
+                               .count = DRAFT_CANDIDATES_MAX,
                                .history = w->s->tokens,
                                .history_count = w->s->length,
                                .prompt_count = w->job->prompt_length,
@@ -201,7 +201,7 @@ static void fail(job_run *w, draft_results *out, int code) {
 
 /* --- candidates --- */
 
-_Static_assert(DRAFTER_CANDIDATES_MAX <= SAMPLER_RANKED_MAX, "a ranking lists all candidates");
+_Static_assert(DRAFT_CANDIDATES_MAX <= SAMPLER_RANKED_MAX, "a ranking lists all candidates");
 
 /* Of all rows of the last forward that belong to queries. */
 static void take_candidates(const model_engine *g, const job_run *runs, int32_t count,

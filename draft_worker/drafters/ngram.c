@@ -1,211 +1,43 @@
-/* Prompt and output lookup: finds the longest ending of the path that has occurred before, and proposes what
- * followed it. Everything here is a function of C and the prompt's length alone: the same tokens give the
- * same candidates, however and whenever they arrived. Source of the method: A. Saxena, "Prompt Lookup
- * Decoding" (2023). */
 #include "draft_worker/drafters/ngram.h"
 
-#include "draft_worker/drafters/chat_header.h"
-#include "draft_worker/drafters/lookup_odds.h"
-#include <assert.h>
+#include "common/speculative/prompt_lookup.h"
 #include <stdlib.h>
-#include <string.h>
-
-#define NGRAM_MAX         8                      /* tokens of the longest ending that is looked up */
-#define NGRAM_CANDIDATES  DRAFTER_CANDIDATES_MAX /* for one position */
-#define NGRAM_OCCURRENCES 16                     /* of one ending, the most recent ones, that are looked at */
-
-/* A row for each length of an ending. Measured on greedy completions of SmolLM2-135M-Instruct to 96 prompts
- * of Spec-Bench, 9,619 positions, smoothed where there were few. */
-_Static_assert(NGRAM_MAX == LOOKUP_ODDS_ROWS, "a row for each length");
-static const lookup_odds_table measured = {
-    {0.33f, 0.10f, 0.03f, 0.44f, 0.15f, 0.06f, 0.80f, 0.31f, 0.11f},
-    {0.57f, 0.15f, 0.07f, 0.75f, 0.26f, 0.15f, 0.90f, 0.29f, 0.13f},
-    {0.69f, 0.20f, 0.07f, 0.77f, 0.32f, 0.12f, 0.90f, 0.30f, 0.13f},
-    {0.70f, 0.20f, 0.07f, 0.82f, 0.33f, 0.12f, 0.90f, 0.32f, 0.15f},
-    {0.77f, 0.23f, 0.10f, 0.82f, 0.36f, 0.15f, 0.90f, 0.35f, 0.15f},
-    {0.78f, 0.23f, 0.10f, 0.86f, 0.36f, 0.15f, 0.90f, 0.35f, 0.15f},
-    {0.83f, 0.24f, 0.10f, 0.88f, 0.36f, 0.15f, 0.90f, 0.35f, 0.15f},
-    {0.87f, 0.31f, 0.15f, 0.95f, 0.50f, 0.15f, 0.99f, 0.60f, 0.20f},
-};
 
 struct immediate_session {
-  const int32_t *tokens; /* C */
-  int32_t length;        /* of C, all of it indexed */
-  hash16 hash;
-  int32_t prompt_length, room;
-  int32_t stops[WIRE_STOPS_MAX], stop_count; /* tokens that end a turn */
-  int32_t header;  /* tokens of a chat template between the end of one turn and the text of the next; 0: not a
-                      chat */
-  int32_t opening; /* tokens of the header that the prompt begins with */
-  int32_t marked;  /* the last of C's tokens [0, length) that are the template's own end here */
-  int bucket_shift;
-  /* A position is the index of the token that followed an ending; 0: none. */
-  int32_t *newest;             /* [NGRAM_MAX][buckets] */
-  int32_t (*older)[NGRAM_MAX]; /* [room]: the position before, in the same bucket */
-  size_t bucket_count;
-  lookup_odds odds;
+  prompt_lookup *of;
+  hash16 hash; /* of the text */
 };
 
-/* The last tokens of a path, newest first. */
-typedef struct ending {
-  int32_t tokens[NGRAM_MAX];
-  int32_t count;
-  size_t buckets[NGRAM_MAX]; /* of the last 1, 2, ... tokens */
-} ending;
-
-static void ending_add(const immediate_session *d, ending *x, int32_t token) {
-  uint64_t before = x->count ? (uint64_t)x->buckets[x->count - 1] : 0;
-  uint64_t h = (before + 1) * UINT64_C(0x9e3779b97f4a7c15) + (uint32_t)token;
-  h = (h ^ h >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
-  x->buckets[x->count] = (size_t)(h >> d->bucket_shift);
-  x->tokens[x->count++] = token;
+static void ngram_advance(immediate_session *s, const prefix *committed) {
+  const int32_t length = prompt_lookup_length(s->of);
+  const bool grown = prefix_has(committed, length, s->hash);
+  prompt_lookup_advance(s->of, committed->tokens, committed->length, grown ? length : 0);
+  s->hash = prefix_hash(committed);
 }
 
-/* Of tokens[0..length) followed by path[0..depth), as far back as the template's last mark. */
-static ending ending_of(const immediate_session *d, int32_t length, const int32_t *path, int32_t depth) {
-  ending x = {.count = 0};
-  for (int32_t i = depth - 1; i >= 0 && x.count < NGRAM_MAX; i--) ending_add(d, &x, path[i]);
-  for (int32_t i = length - 1; i >= d->marked && x.count < NGRAM_MAX; i--) ending_add(d, &x, d->tokens[i]);
-  return x;
-}
-
-static bool occurs_before(const immediate_session *d, int32_t position, const ending *x, int32_t n) {
-  if (position < n) return false;
-  for (int32_t i = 0; i < n; i++)
-    if (d->tokens[position - 1 - i] != x->tokens[i]) return false;
-  return true;
-}
-
-/* What followed the ending of n tokens, the most recent occurrence first. */
-static int32_t followers(const immediate_session *d, const ending *x, int32_t n, int32_t *tokens) {
-  int32_t position = d->newest[(size_t)(n - 1) * d->bucket_count + x->buckets[n - 1]], count = 0;
-  for (; position > 0 && count < NGRAM_OCCURRENCES; position = d->older[position][n - 1])
-    if (occurs_before(d, position, x, n))
-      tokens[count++] = d->tokens[position]; /* else: of the same bucket only */
-  return count;
-}
-
-/* Longest ending first, of each the most recent occurrence first; every token once. */
-static int32_t look_up(const immediate_session *d, const ending *x, lookup_candidate *list) {
-  int32_t count = 0, tokens[NGRAM_OCCURRENCES];
-  for (int32_t n = x->count; n >= 1; n--) {
-    int32_t seen = followers(d, x, n, tokens);
-    for (int32_t i = 0; i < seen; i++) {
-      if (!lookup_odds_is_new(list, count, tokens[i])) continue;
-      int32_t agree = 0;
-      for (int32_t k = i; k < seen; k++) agree += tokens[k] == tokens[i];
-      list[count++] = (lookup_candidate){tokens[i], n - 1, lookup_odds_case(agree, seen - agree)};
-      if (count == NGRAM_CANDIDATES) return count;
-    }
-  }
-  return count;
-}
-
-/* --- a chat template's marks --- */
-
-/* What followed the header of an earlier turn does not tell how this reply begins
- * (draft_worker/drafters/chat_header.h). */
-
-/* The first header follows no turn, and may follow a token that begins every text. It ends as all of them do.
- */
-static int32_t opening_length(const immediate_session *d, const prefix *committed) {
-  int32_t last = committed->tokens[d->prompt_length - 1];
-  for (int32_t i = 0; i <= d->header && i < d->prompt_length; i++)
-    if (d->header > 0 && committed->tokens[i] == last) return i + 1;
-  return 0;
-}
-
-/* The end of a turn in the prompt, and the header that follows it; or the one that the prompt begins with. */
-static bool is_mark(const immediate_session *d, int32_t position) {
-  if (d->header == 0 || position >= d->prompt_length) return false;
-  if (position < d->opening) return true;
-  for (int32_t i = position; i >= 0 && i >= position - d->header; i--)
-    if (chat_header_is_stop(d->stops, d->stop_count, d->tokens[i])) return true;
-  return false;
-}
-
-/* --- learning --- */
-
-static void index_position(immediate_session *d, const ending *x, int32_t position) {
-  for (int32_t n = 1; n <= x->count; n++) {
-    int32_t *newest = &d->newest[(size_t)(n - 1) * d->bucket_count + x->buckets[n - 1]];
-    d->older[position][n - 1] = *newest;
-    *newest = position;
-  }
-}
-
-/* Compares what would have been proposed here with the token that came. Prompts repeat themselves less than
- * completions do, so only the completion counts. */
-static void observe(immediate_session *d, const ending *x, int32_t position) {
-  lookup_candidate list[NGRAM_CANDIDATES];
-  lookup_odds_learn(&d->odds, list, look_up(d, x, list), d->tokens[position]);
-}
-
-static void learn(immediate_session *d, int32_t position) {
-  if (is_mark(d, position)) {
-    d->marked = position + 1;
-    return;
-  }
-  ending x = ending_of(d, position, NULL, 0);
-  if (position >= d->prompt_length) observe(d, &x, position);
-  index_position(d, &x, position);
-}
-
-static void forget(immediate_session *d) {
-  memset(d->newest, 0, NGRAM_MAX * d->bucket_count * sizeof *d->newest);
-  d->odds = (lookup_odds){0};
-  d->length = d->marked = 0;
-}
-
-static void ngram_advance(immediate_session *d, const prefix *committed) {
-  bool grown = d->length > 0 && prefix_has(committed, d->length, d->hash);
-  if (!grown) forget(d);
-  d->tokens = committed->tokens;
-  assert(committed->length <= d->room);
-  for (int32_t position = d->length > 0 ? d->length : 1; position < committed->length; position++)
-    learn(d, position);
-  d->length = committed->length;
-  d->hash = prefix_hash(committed);
-}
-
-static void ngram_close(immediate_session *d) {
-  free(d->newest);
-  free(d->older);
-  free(d);
+static void ngram_close(immediate_session *s) {
+  prompt_lookup_close(s->of);
+  free(s);
 }
 
 static immediate_session *ngram_open(void *shared, const prefix *committed, int32_t prompt_length,
                                      const msg_options *options) {
   (void)shared;
-  immediate_session *d = calloc(1, sizeof *d);
-  if (!d) return NULL;
-  d->prompt_length = prompt_length;
-  d->stop_count = options->stop_count;
-  for (int32_t i = 0; i < d->stop_count; i++) d->stops[i] = options->stops[i];
-  d->header = chat_header_length(committed, prompt_length, d->stops, d->stop_count);
-  d->opening = opening_length(d, committed);
-  d->room = committed->capacity; /* less if the session can never be as long */
-  if (options->context >= committed->length && options->context < d->room) d->room = options->context;
-  d->bucket_count = 1;
-  for (d->bucket_shift = 64; d->bucket_count < (size_t)d->room || d->bucket_shift > 58; d->bucket_shift--)
-    d->bucket_count *= 2;
-  d->newest = calloc(NGRAM_MAX * d->bucket_count, sizeof *d->newest);
-  d->older = calloc((size_t)d->room + 1, sizeof *d->older);
-  if (!d->newest || !d->older) {
-    ngram_close(d);
+  immediate_session *s = calloc(1, sizeof *s);
+  if (!s) return NULL;
+  int32_t room = committed->capacity; /* less if the session can never be as long */
+  if (options->context >= committed->length && options->context < room) room = options->context;
+  if (prompt_lookup_open(&s->of, room, prompt_length, options->stops, options->stop_count) != ERR_OK) {
+    free(s);
     return NULL;
   }
-  ngram_advance(d, committed);
-  return d;
+  ngram_advance(s, committed);
+  return s;
 }
 
-/* --- candidates --- */
-
-static int32_t ngram_candidates(immediate_session *d, const int32_t *path, int32_t depth,
+static int32_t ngram_candidates(immediate_session *s, const int32_t *path, int32_t depth,
                                 draft_candidate *out) {
-  lookup_candidate list[NGRAM_CANDIDATES];
-  ending x = ending_of(d, d->length, path, depth);
-  return lookup_odds_rank(&d->odds, &measured, list, look_up(d, &x, list), out);
+  return prompt_lookup_candidates(s->of, path, depth, out);
 }
 
 const immediate_kind ngram_kind = {"ngram", ngram_open, ngram_close, ngram_advance, ngram_candidates, NULL};

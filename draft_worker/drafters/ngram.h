@@ -1,5 +1,4 @@
-/* ngram.h - prompt lookup: finds the longest ending of the path that has occurred before, and proposes what
- * followed it. */
+/* ngram.h - prompt lookup (common/speculative/prompt_lookup.h) as a drafter. */
 #pragma once
 
 #include "draft_worker/drafters/immediate.h"

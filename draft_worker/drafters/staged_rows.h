@@ -12,7 +12,7 @@ typedef struct staged_rows {
   int32_t tokens[KV_STAGE_MAX];
   struct {
     int32_t count;
-    ranking_token list[DRAFTER_CANDIDATES_MAX];
+    ranking_token list[DRAFT_CANDIDATES_MAX];
   } candidates[KV_STAGE_MAX];
 } staged_rows; /* what is in the places of rows that the cache has not staged means nothing */
 

@@ -1,7 +1,7 @@
 #include "draft_worker/drafters/suffix.h"
 
-#include "draft_worker/drafters/chat_header.h"
-#include "draft_worker/drafters/lookup_odds.h"
+#include "common/speculative/chat_header.h"
+#include "common/speculative/lookup_odds.h"
 #include <stdlib.h>
 
 /* A row for each class of length: 2, 4, 8, 16, 32 and more tokens. */
@@ -55,11 +55,11 @@ static int32_t class_of(const immediate_session *s, int32_t length, int32_t repl
 /* Every token that followed once, by the longest ending before it; occurrences as long as that one agree, or
  * do not. */
 static int32_t look_up(const immediate_session *s, int32_t length, const int32_t *path, int32_t depth,
-                       lookup_candidate out[DRAFTER_CANDIDATES_MAX]) {
+                       lookup_candidate out[DRAFT_CANDIDATES_MAX]) {
   int32_t ending[CORPUS_ENDING_MAX], count = 0, replied = length + depth - s->prompt_length;
   corpus_found found[CORPUS_FOUND_MAX];
   int32_t seen = corpus_find(s->source->corpus, ending, ending_of(s, length, path, depth, ending), found);
-  for (int32_t i = 0; i < seen && count < DRAFTER_CANDIDATES_MAX; i++) {
+  for (int32_t i = 0; i < seen && count < DRAFT_CANDIDATES_MAX; i++) {
     int32_t class = class_of(s, found[i].length, replied), agree = 0, others = 0;
     if (class == NO_CLASS || !lookup_odds_is_new(out, count, found[i].token)) continue;
     for (int32_t k = 0; k < seen && class_of(s, found[k].length, replied) >= class; k++)
@@ -74,7 +74,7 @@ static int32_t look_up(const immediate_session *s, int32_t length, const int32_t
 
 static int32_t suffix_candidates(immediate_session *s, const int32_t *path, int32_t depth,
                                  draft_candidate *out) {
-  lookup_candidate list[DRAFTER_CANDIDATES_MAX];
+  lookup_candidate list[DRAFT_CANDIDATES_MAX];
   return lookup_odds_rank(&s->odds, &measured, list, look_up(s, s->length, path, depth, list), out);
 }
 
@@ -83,7 +83,7 @@ static int32_t suffix_candidates(immediate_session *s, const int32_t *path, int3
 /* Prompts repeat themselves less than answers do, so only the answer counts, and of it what comes while the
  * session is open: an answer that goes on in a new process may be in the corpus itself. */
 static void suffix_advance(immediate_session *s, const prefix *committed) {
-  lookup_candidate list[DRAFTER_CANDIDATES_MAX];
+  lookup_candidate list[DRAFT_CANDIDATES_MAX];
   bool grown = s->length > 0 && prefix_has(committed, s->length, s->hash);
   if (!grown) s->odds = (lookup_odds){0};
   s->tokens = committed->tokens;
@@ -108,7 +108,8 @@ static immediate_session *suffix_open(void *shared, const prefix *committed, int
   if (!s) return NULL;
   s->source = shared;
   s->prompt_length = prompt_length;
-  s->header = chat_header_length(committed, prompt_length, options->stops, options->stop_count);
+  s->header = chat_header_length(committed->tokens, committed->length, prompt_length, options->stops,
+                                 options->stop_count);
   if (s->header > 0) s->header++;
   suffix_advance(s, committed);
   return s;

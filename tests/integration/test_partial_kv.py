@@ -89,6 +89,9 @@ class PartialKv(Case):
                     self.assertEqual(n["accepted"], total(run.answers, "accepted_tokens"), flags)
                     self.assertEqual(n["guessed"], total(run.answers, "draft_tokens"), flags)
                     self.assertEqual(n["failures"], 0, flags)
+                    if (sampling, sessions) == ((), "1"):
+                        self.assertGreater(n["looked_up"], n["found"], flags)
+                        self.assertGreater(n["found"], 0, flags)
 
     def test_guesses_are_checked_on_request(self):
         model = ARCHITECTURES / "qwen3"

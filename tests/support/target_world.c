@@ -7,6 +7,7 @@
 #include "tests/support/target_world.h"
 
 int32_t virtual_blocks;
+static const msg_partial *partial;
 
 int32_t next_of(int32_t token) {
   return (5 * token + 3) % VOCAB;
@@ -242,6 +243,7 @@ static int set_up_sized(void **state, int32_t sessions) {
                       .context = CONTEXT,
                       .kv_blocks = virtual_blocks,
                       .taps = {.layers = TAP_LAYERS, .embed = TAP_EMBED},
+                      .partial = partial,
                       .progress = layers_of,
                       .engine_context = w};
   err e = {0};
@@ -482,6 +484,14 @@ int set_up_few_blocks(void **state) {
   virtual_blocks = 12;
   int rc = set_up(state);
   virtual_blocks = before;
+  return rc;
+}
+
+int set_up_partial(void **state) {
+  static const msg_partial how = {.mode = WIRE_PARTIAL_EXACT, .threshold = 1, .refresh = 4};
+  partial = &how;
+  int rc = set_up(state);
+  partial = NULL;
   return rc;
 }
 

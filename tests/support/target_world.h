@@ -159,6 +159,10 @@ bool begins(wire_string s, const char *text);
 /* A virtual cache of few blocks, over whatever cache the tests run. */
 int set_up_few_blocks(void **state);
 
+/* The target has partial KV, from the second token on. */
+int set_up_partial(void **state);
+
+#define PARTIAL(f)    cmocka_unit_test_setup_teardown(f, set_up_partial, tear_down)
 #define FEW_BLOCKS(f) cmocka_unit_test_setup_teardown(f, set_up_few_blocks, tear_down)
 #define CASE(f)       cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 

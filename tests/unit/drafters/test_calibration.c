@@ -24,7 +24,7 @@ static calibration fresh(void) {
 
 static void candidates_of(const calibration *c, int32_t count, const float *values, draft_candidate *out) {
   const calibration_choice choice = {&greedy, 9};
-  ranking_token ranked[DRAFTER_CANDIDATES_MAX];
+  ranking_token ranked[DRAFT_CANDIDATES_MAX];
   for (int32_t i = 0; i < count; i++) ranked[i] = (ranking_token){i, values[i]};
   calibration_candidates(c, &choice, ranked, count, out);
 }

@@ -187,7 +187,7 @@ static void add_queries(world *w, draft_batch *b, draft_job *j) {
 static void check_result(world *w, const text *t, const draft_query *p, const draft_result *a) {
   int32_t tokens[CONTEXT + TREE_DEPTH_MAX], ids[CONTEXT + TREE_DEPTH_MAX], n = t->length + p->depth;
   float logits[SUPPORT_TINY_VOCAB];
-  ranking_token want[DRAFTER_CANDIDATES_MAX];
+  ranking_token want[DRAFT_CANDIDATES_MAX];
   sampler *s;
   memcpy(tokens, t->tokens, (size_t)t->length * 4);
   memcpy(tokens + t->length, p->path, (size_t)p->depth * 4);
@@ -204,7 +204,7 @@ static void check_result(world *w, const text *t, const draft_query *p, const dr
                            .bias_values = biases,
                            .bias_count = t->bias_count};
   assert_int_equal(sampler_alloc(&s, SUPPORT_TINY_VOCAB), ERR_OK);
-  int32_t count = sampler_rank(s, &t->sampling, &row, logits, n, DRAFTER_CANDIDATES_MAX, want);
+  int32_t count = sampler_rank(s, &t->sampling, &row, logits, n, DRAFT_CANDIDATES_MAX, want);
   assert_int_equal(a->count, count);
   assert_memory_equal(a->list, want, (size_t)count * sizeof *want);
   assert_int_equal(sampler_pick(s, &t->sampling, &row, logits, n), a->list[0].token);
@@ -309,7 +309,7 @@ static void test_a_token_without_partner_fails_its_session_alone(void **state) {
   assert_int_equal(r.failure_count, 1);
   assert_int_equal(r.failures[0].slot, 1);
   assert_int_equal(r.failures[0].code, ERR_MISMATCH);
-  assert_int_equal(r.results[0].count, DRAFTER_CANDIDATES_MAX);
+  assert_int_equal(r.results[0].count, DRAFT_CANDIDATES_MAX);
   assert_int_equal(r.results[1].count, 0);
   close_world(w);
   free(w);
@@ -330,7 +330,7 @@ static void test_a_forward_that_fails_twice_fails_its_sessions(void **state) {
   assert_int_equal(r.failures[0].code, ERR_INTERNAL);
   run_failing(w, &b, &r, 0);
   assert_int_equal(r.failure_count, 0);
-  assert_int_equal(r.results[0].count, DRAFTER_CANDIDATES_MAX);
+  assert_int_equal(r.results[0].count, DRAFT_CANDIDATES_MAX);
   close_world(w);
   free(w);
 }

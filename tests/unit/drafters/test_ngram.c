@@ -26,7 +26,7 @@ static prefix prefix_with(const int32_t *tokens, size_t count) {
 
 static int32_t query(immediate_session *d, const int32_t *path, int32_t depth, draft_candidate *list) {
   int32_t n = ngram_kind.candidates(d, path, depth, list);
-  assert_true(n >= 0 && n <= DRAFTER_CANDIDATES_MAX);
+  assert_true(n >= 0 && n <= DRAFT_CANDIDATES_MAX);
   for (int32_t i = 0; i < n; i++) {
     assert_true(list[i].score <= 0 && list[i].score > -3.51F); /* none below the floor */
     for (int32_t j = 0; j < i; j++) {
@@ -42,7 +42,7 @@ static void copies_what_came_before(void **state) {
   const int32_t text[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 50, 51, 2, 3, 4};
   prefix p = prefix_with(text, sizeof text / sizeof *text);
   immediate_session *d = ngram_kind.open(NULL, &p, p.length, &any);
-  draft_candidate list[DRAFTER_CANDIDATES_MAX];
+  draft_candidate list[DRAFT_CANDIDATES_MAX];
   int32_t path[4] = {0};
   double before = -10;
   for (int32_t depth = 0; depth < 4; depth++) { /* 5 6 7 8, surer as the copy grows longer */
@@ -63,7 +63,7 @@ static void the_longest_ending_wins(void **state) {
   const int32_t text[] = {8, 9, 30, 1, 9, 40, 2, 8, 9};
   prefix p = prefix_with(text, sizeof text / sizeof *text);
   immediate_session *d = ngram_kind.open(NULL, &p, p.length, &any);
-  draft_candidate list[DRAFTER_CANDIDATES_MAX];
+  draft_candidate list[DRAFT_CANDIDATES_MAX];
   assert_true(query(d, NULL, 0, list) >= 1);
   assert_int_equal(list[0].token, 30);
   /* Of equal endings the most recent one: after 9 alone. */
@@ -79,7 +79,7 @@ static void the_end_is_no_occurrence(void **state) {
   const int32_t text[] = {1, 2, 3};
   prefix p = prefix_with(text, 3);
   immediate_session *d = ngram_kind.open(NULL, &p, p.length, &any);
-  draft_candidate list[DRAFTER_CANDIDATES_MAX];
+  draft_candidate list[DRAFT_CANDIDATES_MAX];
   assert_int_equal(query(d, NULL, 0, list), 0);
   ngram_kind.close(d);
   prefix_fini(&p);
@@ -97,7 +97,7 @@ static size_t random_text(int32_t *out, size_t count, uint64_t seed) {
 }
 
 static void assert_same_candidates(immediate_session *a, immediate_session *b) {
-  draft_candidate x[DRAFTER_CANDIDATES_MAX], y[DRAFTER_CANDIDATES_MAX];
+  draft_candidate x[DRAFT_CANDIDATES_MAX], y[DRAFT_CANDIDATES_MAX];
   for (int32_t first = -1; first < 12; first++) {
     const int32_t path[] = {first, first + 3};
     int32_t depth = first < 0 ? 0 : 1 + first % 2;
@@ -146,7 +146,7 @@ static void candidates_are_a_function_of_the_tokens(void **state) {
  * surer than at the start. */
 static void a_session_corrects_the_table(void **state) {
   (void)state;
-  draft_candidate list[DRAFTER_CANDIDATES_MAX];
+  draft_candidate list[DRAFT_CANDIDATES_MAX];
   prefix p = prefix_with((const int32_t[]){1, 2, 3, 4, 5}, 5);
   immediate_session *d = ngram_kind.open(NULL, &p, 1, &any);
   for (int32_t i = 0; i < 100; i++)
@@ -188,7 +188,7 @@ static void tally_golden(const json_t *row, void *context) {
   prefix p = prefix_with(prompt_ids, prompt);
   immediate_session *d = ngram_kind.open(NULL, &p, (int32_t)prompt, &any);
   for (size_t i = 0; i < output; i++) {
-    draft_candidate list[DRAFTER_CANDIDATES_MAX];
+    draft_candidate list[DRAFT_CANDIDATES_MAX];
     t->places++;
     if (query(d, NULL, 0, list) > 0) {
       bool right = list[0].token == output_ids[i];
@@ -226,7 +226,7 @@ static void one_token_repeated(void **state) {
   (void)state;
   prefix p = prefix_with((const int32_t[]){7}, 1);
   immediate_session *d = ngram_kind.open(NULL, &p, 1, &any);
-  draft_candidate list[DRAFTER_CANDIDATES_MAX];
+  draft_candidate list[DRAFT_CANDIDATES_MAX];
   while (p.length < ROOM) {
     for (int i = 0; i < 100 && p.length < ROOM; i++) prefix_append(&p, &(int32_t){7}, 1);
     ngram_kind.advance(d, &p);
@@ -249,7 +249,7 @@ static void a_template_is_no_text(void **state) {
   prefix p = prefix_with(text, sizeof text / sizeof *text);
   immediate_session *d = ngram_kind.open(NULL, &p, p.length, &chat),
                     *raw = ngram_kind.open(NULL, &p, p.length, &any);
-  draft_candidate list[DRAFTER_CANDIDATES_MAX];
+  draft_candidate list[DRAFT_CANDIDATES_MAX];
   assert_true(query(raw, NULL, 0, list) > 0); /* where no stop is known, it is text like any other */
   assert_int_equal(query(d, NULL, 0, list), 0);
   assert_int_equal(query(d, (const int32_t[]){20}, 1, list), 1);

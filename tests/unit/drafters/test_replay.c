@@ -94,7 +94,7 @@ static void check_draws(const json_t *row, void *context) {
     prefix p = prefix_of(x, base);
     immediate_session *d = open_drafter(b, &p, x->prompt_count);
     int32_t path[ROOM] = {0}; /* wrong tokens: what stands below them is offered all the same */
-    draft_candidate list[DRAFTER_CANDIDATES_MAX];
+    draft_candidate list[DRAFT_CANDIDATES_MAX];
     for (size_t i = base; i < x->answer_count; i++) {
       const json_t *expected = json_array_get(offered, i);
       int32_t n = replay_kind.candidates(d, path, (int32_t)(i - base), list);
@@ -120,7 +120,7 @@ static void draws_are_the_golden_ones(void **state) {
 }
 
 static int32_t right_token(immediate_session *d) {
-  draft_candidate list[DRAFTER_CANDIDATES_MAX];
+  draft_candidate list[DRAFT_CANDIDATES_MAX];
   int32_t n = replay_kind.candidates(d, NULL, 0, list);
   assert_true(n <= 1); /* rate 1 */
   return n ? list[0].token : -1;
@@ -194,7 +194,7 @@ static void rate_and_sibling_are_probabilities(void **state) {
     replay_recording *book = open_book(0.7, 0.4, seed);
     prefix p = prefix_of(x, 0);
     immediate_session *d = open_drafter(book, &p, x->prompt_count);
-    draft_candidate list[DRAFTER_CANDIDATES_MAX];
+    draft_candidate list[DRAFT_CANDIDATES_MAX];
     for (size_t i = 0; i < x->answer_count; i++) {
       int32_t n = replay_kind.candidates(d, NULL, (int32_t)i, list);
       right += list[0].token == x->answer[i];
@@ -225,7 +225,7 @@ static void one_token_only_has_no_wrong_one(void **state) {
   prefix_init(&p, ROOM, 1);
   prefix_append(&p, &(int32_t){7}, 1);
   immediate_session *d = open_drafter(book, &p, 1);
-  draft_candidate list[DRAFTER_CANDIDATES_MAX];
+  draft_candidate list[DRAFT_CANDIDATES_MAX];
   assert_int_equal(replay_kind.candidates(d, NULL, 0, list), 0);
   replay_kind.close(d);
   prefix_fini(&p);

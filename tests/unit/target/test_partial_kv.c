@@ -261,6 +261,91 @@ static void chains_end_and_begin(void **state) {
   close_setup(s);
 }
 
+/* The session's text ends with the tokens before `rows` and that one, and says that `ahead` follow them. */
+static void foretell(partial_kv *p, const text *t, int32_t rows, const int32_t *ahead, int32_t count,
+                     uint64_t session) {
+  enum { ENDING = 20 };
+  int32_t said[CONTEXT];
+  memcpy(said, t->tokens + rows + 1 - ENDING, ENDING * sizeof *said);
+  memcpy(said + ENDING, ahead, (size_t)count * sizeof *said);
+  memcpy(said + ENDING + count, t->tokens + rows + 1 - ENDING, ENDING * sizeof *said);
+  const partial_news n = {
+      .session = session, .tokens = said, .count = 2 * ENDING + count, .prompt_length = 1};
+  partial_kv_text(p, 2, &n);
+}
+
+enum { LOOKED_ROWS = 100, LOOKED_MOST = 20 };
+
+/* Guesses the chain `first` once more; returns the forwards that it took. */
+static uint64_t guess_again(partial_kv *p, const partial_chain *first) {
+  const uint64_t before = partial_kv_count(p)->forwards;
+  partial_chain c = *first, *one = &c;
+  partial_kv_guess(p, &one, 1);
+  assert_int_equal(c.count, LOOKED_MOST);
+  assert_memory_equal(c.tokens, first->tokens, LOOKED_MOST * sizeof *c.tokens);
+  return partial_kv_count(p)->forwards - before;
+}
+
+/* Though what follows a stop is looked up too. */
+static void check_stop(partial_kv *p, const partial_chain *first) {
+  partial_chain c = *first, *one = &c;
+  int32_t ends = 3;
+  for (int32_t i = 2; i >= 0; i--)
+    if (first->tokens[i] == first->tokens[2]) ends = i + 1;
+  c.stops = &first->tokens[2];
+  c.stop_count = 1;
+  partial_kv_guess(p, &one, 1);
+  assert_int_equal(c.count, ends);
+}
+
+static void check_lookups(partial_kv *p, const text *t, const partial_chain *first) {
+  const partial_counters *n = partial_kv_count(p);
+  foretell(p, t, LOOKED_ROWS, first->tokens, LOOKED_MOST, 8); /* another session */
+  assert_int_equal(guess_again(p, first), LOOKED_MOST);
+  assert_int_equal(n->looked_up, 0);
+  foretell(p, t, LOOKED_ROWS, first->tokens, LOOKED_MOST, 7);
+  const uint64_t forwards = guess_again(p, first);
+  assert_true(forwards < LOOKED_MOST / 2 && n->found == n->looked_up);
+  assert_int_equal(n->found + forwards, LOOKED_MOST); /* each gives one token more than was found */
+  int32_t wrong[LOOKED_MOST];
+  for (int32_t i = 0; i < LOOKED_MOST; i++)
+    wrong[i] = i % 4 == 3 ? (first->tokens[i] + 1) % SUPPORT_TINY_VOCAB : first->tokens[i];
+  foretell(p, t, LOOKED_ROWS, wrong, LOOKED_MOST, 7);
+  const uint64_t looked_up = n->looked_up, found = n->found;
+  guess_again(p, first);
+  assert_true(n->looked_up - looked_up > n->found - found && n->found > found);
+  foretell(p, t, LOOKED_ROWS, first->tokens, LOOKED_MOST, 7);
+  check_stop(p, first);
+}
+
+/* What is looked up is checked, several tokens at a time. Chains are the same whatever it is. */
+static void looked_up_tokens_are_checked(void **state) {
+  (void)state;
+  for (int32_t greedy = 0; greedy < 2; greedy++) {
+    setup *s = open_setup();
+    err e = {0};
+    partial_kv *p;
+    const partial_options few = options_of(1, 1, 1, 0);
+    const int32_t seq = acquire(s);
+    const text t = make_text(s, seq, greedy ? 0 : 0.8f, 5);
+    assert_int_equal(partial_kv_open(&p, &few, s->model, s->kv, SLOTS, CONTEXT, &e), ERR_OK);
+    append(s, seq, t.tokens, LOOKED_ROWS);
+    weigh(s, p, 2, seq, &t, LOOKED_ROWS);
+    partial_chain first = {.slot = 2,
+                           .seq = seq,
+                           .root = t.tokens[LOOKED_ROWS],
+                           .most = LOOKED_MOST,
+                           .sampling = &t.choosing},
+                  *one = &first;
+    partial_kv_guess(p, &one, 1);
+    assert_int_equal(first.count, LOOKED_MOST);
+    check_lookups(p, &t, &first);
+    assert_int_equal(kv_length(s->kv, seq), LOOKED_ROWS);
+    partial_kv_close(p);
+    close_setup(s);
+  }
+}
+
 /* A session of 200 rows that was weighed, and what a guess takes is known: next to nothing beside what is
  * said of passes. */
 static partial_kv *open_timed(setup *s, text *t, double plain_us) {
@@ -702,6 +787,7 @@ int main(void) {
       cmocka_unit_test(blocks_that_weigh_most_are_shown),
       cmocka_unit_test(all_blocks_guess_what_plain_decoding_says),
       cmocka_unit_test(chains_end_and_begin),
+      cmocka_unit_test(looked_up_tokens_are_checked),
       cmocka_unit_test(chains_are_as_long_as_they_pay),
       cmocka_unit_test(sessions_that_share_a_pass_have_times_of_their_own),
       cmocka_unit_test(sessions_that_share_a_pass_share_a_length),
@@ -717,6 +803,7 @@ int main(void) {
       cmocka_unit_test(an_engine_does_not_always_guess),
   };
   const struct CMUnitTest of_virtual[] = {
+      cmocka_unit_test(looked_up_tokens_are_checked),
       cmocka_unit_test(all_blocks_guess_what_plain_decoding_says),
       cmocka_unit_test(an_engine_gives_the_plain_tokens),
   };

@@ -288,6 +288,35 @@ static void test_a_single_token_request_accepts_no_node(void **state) {
   }
 }
 
+/* The job's text is C, or what C has more than when a job had a text last. */
+static void check_text(world *w, int32_t from) {
+  const prefix *c = &held(w, S)->committed;
+  assert_non_null(w->job.text);
+  assert_int_equal(w->job.text_from, from);
+  assert_int_equal(w->job.kv_length + 1, c->length);
+  assert_memory_equal(w->job.text, c->tokens + from, (size_t)(c->length - from) * sizeof *c->tokens);
+}
+
+static void test_partial_kv_is_told_what_is_new(void **state) {
+  world *w = *state;
+  static const int32_t other[PROMPT_LENGTH] = {90, 91, 92};
+  say_and_open(w, prompt_message());
+  prefill(w);
+  assert_true(take_job(w));
+  check_text(w, 0);
+  for (int32_t i = 0; i < 3; i++) {
+    give_result(w);
+    assert_true(take_job(w));
+    check_text(w, PROMPT_LENGTH + i);
+  }
+  rig_say(&w->r, ORCH, open_message(S, 2, other, PROMPT_LENGTH)); /* another C, while the job is under way */
+  give_result(w);
+  prefill(w);
+  assert_true(take_job(w));
+  check_text(w, 0);
+  assert_memory_equal(w->job.text, other, sizeof other);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_a_prompt_is_prefilled_in_chunks),
@@ -304,6 +333,7 @@ int main(void) {
       CASE(test_tokens_are_forwards_and_accepted_nodes),
       CASE(test_a_selfcheck_comes_every_so_many_verify_steps),
       CASE(test_a_single_token_request_accepts_no_node),
+      PARTIAL(test_partial_kv_is_told_what_is_new),
   };
   return run_over_both_caches(tests, sizeof tests / sizeof *tests);
 }

@@ -1,4 +1,4 @@
-#include "draft_worker/drafters/chat_header.h"
+#include "common/speculative/chat_header.h"
 
 #define HEADER_MAX 16 /* tokens */
 
@@ -8,10 +8,10 @@ bool chat_header_is_stop(const int32_t *stops, int32_t stop_count, int32_t token
   return false;
 }
 
-int32_t chat_header_length(const prefix *committed, int32_t prompt_length, const int32_t *stops,
+int32_t chat_header_length(const int32_t *tokens, int32_t length, int32_t prompt_length, const int32_t *stops,
                            int32_t stop_count) {
-  if (prompt_length > committed->length) return 0;
+  if (prompt_length > length) return 0;
   for (int32_t n = 0; n <= HEADER_MAX && n < prompt_length; n++)
-    if (chat_header_is_stop(stops, stop_count, committed->tokens[prompt_length - 1 - n])) return n;
+    if (chat_header_is_stop(stops, stop_count, tokens[prompt_length - 1 - n])) return n;
   return 0;
 }

@@ -3,10 +3,11 @@
  * draft, but the tokens that end a turn are, and the header stands between the last of them and the reply. */
 #pragma once
 
-#include "common/speculative/prefix.h"
 #include <stdbool.h>
+#include <stdint.h>
 
-/* The length of the header that the prompt ends with; 0: it ends with none, or is not all here. */
-int32_t chat_header_length(const prefix *committed, int32_t prompt_length, const int32_t *stops,
+/* The length of the header that the prompt of tokens[length] ends with; 0: it ends with none, or is not all
+ * here. */
+int32_t chat_header_length(const int32_t *tokens, int32_t length, int32_t prompt_length, const int32_t *stops,
                            int32_t stop_count);
 bool chat_header_is_stop(const int32_t *stops, int32_t stop_count, int32_t token);

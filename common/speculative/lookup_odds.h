@@ -3,7 +3,9 @@
  * them by its own answer. */
 #pragma once
 
-#include "draft_worker/drafters/drafter.h"
+#include "common/speculative/draft_candidate.h"
+
+#include <stdbool.h>
 
 #define LOOKUP_ODDS_ROWS 8
 /* A candidate's case: how many occurrences of its ending it followed (1, 2, more), and how many of them other
@@ -30,6 +32,6 @@ int32_t lookup_odds_case(int32_t agree, int32_t others);
 /* These were proposed where `token` came. */
 void lookup_odds_learn(lookup_odds *o, const lookup_candidate *list, int32_t count, int32_t token);
 /* The candidates that are worth sending, with their scores, the best first; of equals the first stays first.
- * Returns how many; count is at most DRAFTER_CANDIDATES_MAX. */
+ * Returns how many; count is at most DRAFT_CANDIDATES_MAX. */
 int32_t lookup_odds_rank(const lookup_odds *o, const lookup_odds_table *table, const lookup_candidate *list,
                          int32_t count, draft_candidate *out);

@@ -1,4 +1,4 @@
-#include "draft_worker/drafters/lookup_odds.h"
+#include "common/speculative/lookup_odds.h"
 
 #include <math.h>
 

@@ -96,7 +96,8 @@ def answers(o, requests, ways, length, most):
     lines = [dict(r, id=json.dumps([r["id"], *way]), **said)
              for r in requests for way, said in ways.items()]
     context = length + ANSWER + ROOM
-    cache = ("--ctx", context, "--kv", "virtual", "--kv-blocks", context // BLOCK + SPARE)
+    cache = ("--ctx", context, "--kv", "virtual", "--kv-blocks", context // BLOCK + SPARE,
+             "--kv-in", o.kv_in)
     with tempfile.TemporaryDirectory() as folder:
         given, out = pathlib.Path(folder) / "in", pathlib.Path(folder) / "out"
         given.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -206,6 +207,7 @@ def main():
     p.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
     p.add_argument("--device", default="cpu")
     p.add_argument("--choice", choices=("mass", "bound"), default="mass")
+    p.add_argument("--kv-in", choices=("device", "host"), default="device")
     p.add_argument("--lengths", type=numbers, default=[4096, 8192, 16384, 30000])
     p.add_argument("--budgets", type=numbers, default=[512, 1024, 2048, 4096, 8192])
     p.add_argument("--prompts", type=pathlib.Path, help="read from there, or if there is none written there")

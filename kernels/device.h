@@ -74,8 +74,9 @@ typedef struct device_options {
   int32_t spin_us;        /* that a thread without work spins before it sleeps; 0: cpus_spin_us */
   const int32_t *cpus;    /* [cpu_count] processors to bind the threads to, the caller's first; NULL: none */
   int32_t cpu_count;
-  size_t memory; /* bytes that the device may take; 0: what it has */
-  bool tested;   /* refused, unless each op computes the bits of the C reference (devices/self_test.h) */
+  size_t memory;   /* bytes that the device may take; 0: what it has */
+  bool kv_in_host; /* of a device with a memory of its own: device.kv_in_host */
+  bool tested;     /* refused, unless each op computes the bits of the C reference (devices/self_test.h) */
 } device_options;
 
 typedef struct device_table {
@@ -201,6 +202,9 @@ struct device {
   int32_t threads;     /* of the host, >= 1, the caller's included */
   bool prepares;       /* the first forward of a kind takes longer: ops_answer.prepared */
   int32_t prompt_rows; /* of a forward that reads a prompt, for the best speed; 0: any number will do */
+  /* Committed rows of its caches are in the host's memory, where the device reads and writes them, and not in
+   * its own: `left` and device_options.memory do not know them. */
+  bool kv_in_host;
 };
 
 /* Opens a device by name: "cpu" (its best instruction set), "cpu:c", "cpu:avx2", "cpu:avx-vnni",

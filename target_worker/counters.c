@@ -120,7 +120,8 @@ static void print_wire(FILE *out, transport_counters t) {
 }
 
 static void print_memory(FILE *out, const mem *m) {
-  static const char *const tags[MEM_TAG_COUNT] = {"general", "weights", "kv", "activations", "speculation"};
+  static const char *const tags[MEM_TAG_COUNT] = {"general",     "weights",     "kv",
+                                                  "activations", "speculation", "kv_host"};
   named calls[MEM_TAG_COUNT], bytes[MEM_TAG_COUNT];
   for (int i = 0; i < MEM_TAG_COUNT; i++) {
     calls[i] = (named){tags[i], atomic_load(&m->calls[i])};

@@ -103,6 +103,7 @@ static int open_model(target_model *m, target_arguments *a, const kv_options *ca
                             .spin_us = a->given.spin,
                             .cpus = a->pin_count ? a->pin : NULL,
                             .cpu_count = a->pin_count,
+                            .kv_in_host = a->given.kv_in == 1,
                             .tested = true};
   int rc = model_open_device(&m->device, m->file, a->given.device, a->given.math, d, log, &m->memory, e);
   if (rc == ERR_OK) a->given.math = (int32_t)m->device->math;

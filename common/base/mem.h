@@ -13,6 +13,7 @@ typedef enum {
   MEM_KV,
   MEM_ACTIVATIONS,
   MEM_SPECULATION, /* staging and everything that only trees need: stays 0 without a draft or a warm-up */
+  MEM_KV_HOST,     /* rows of a device's cache that are not in its own memory (device.kv_in_host) */
   MEM_TAG_COUNT
 } mem_tag;
 

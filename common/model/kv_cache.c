@@ -148,6 +148,7 @@ static int take_rows(kv_cache *k, const memory_needs *needs, err *e) {
   size_t left = table->left(k->device);
   int rc = memory_needs_check(needs, left, table->name, e);
   if (rc != ERR_OK || take_memory(k)) return rc;
+  if (needs->in_host) return memory_needs_refuse_in_host(needs, e);
   return memory_needs_refuse(needs, left, table->name, e);
 }
 
@@ -176,7 +177,8 @@ int kv_open(kv_cache **out, device *d, const model_config *c, const kv_options *
   int64_t blocks = o->blocks ? o->blocks : ((int64_t)o->context + OPS_TILE - 1) / OPS_TILE * o->sequences;
   int rc = check_options(o, blocks, e);
   if (rc != ERR_OK) return rc;
-  const memory_needs needs = kv_needs(c, o);
+  memory_needs needs = kv_needs(c, o);
+  needs.in_host = d->kv_in_host;
   kv_cache *k = mem_alloc(m, MEM_GENERAL, sizeof *k);
   if (!k) return err_set(e, ERR_NOMEM, "no memory for the cache");
   *k = (kv_cache){.shape = shape_of(c, o),

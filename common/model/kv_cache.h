@@ -67,7 +67,7 @@ typedef struct kv_counters {
 
 typedef struct kv_cache kv_cache;
 
-/* What it will take of the device's memory; rows and stage are set. */
+/* What it will take of the device's memory; rows and stage are set. in_host is not: that is the device's. */
 memory_needs kv_needs(const model_config *c, const kv_options *o);
 /* Makes it as large as so many bytes allow: gives a virtual cache that many blocks; makes the context of a
  * static one shorter, if it must be. At least a block stays, for which they may be too few. */

@@ -1,18 +1,34 @@
 #include "common/model/memory_needs.h"
 
+#include "common/base/mem.h"
 #include "common/base/program.h"
 #include "kernels/ops.h"
 #include <math.h>
 #include <stdio.h>
 
 #define TEXT_ROOM 120
+#define THE_HOST  "the host"
 
 static size_t needed(const memory_needs *n) {
   return n->weights + n->activations + n->rows + n->stage;
 }
 
+/* What the device has to have room for; NULL: what --kv-memory bounds. */
+static memory_needs of_device(const memory_needs *n, const char *device) {
+  memory_needs own = *n;
+  if (n->in_host && device) own.rows = 0;
+  return own;
+}
+
+static memory_needs of_host(const memory_needs *n) {
+  return (memory_needs){
+      .rows = n->rows, .sessions = n->sessions, .context = n->context, .blocks = n->blocks, .in_host = true};
+}
+
 static void tell_cache(const memory_needs *n, char out[TEXT_ROOM]) {
-  if (n->blocks)
+  if (!n->rows)
+    snprintf(out, TEXT_ROOM, "the staging of trees");
+  else if (n->blocks)
     snprintf(out, TEXT_ROOM, "a cache of %d blocks of %d tokens", n->blocks, OPS_TILE);
   else
     snprintf(out, TEXT_ROOM, "a cache of %d session%s of %d tokens", n->sessions, n->sessions == 1 ? "" : "s",
@@ -31,6 +47,8 @@ static void tell_remedy(const memory_needs *n, size_t left, const char *device, 
     snprintf(out, TEXT_ROOM, "give at most --sessions %d or --ctx %d", sessions, context);
   else if (!n->blocks && context > 0 && context < n->context)
     snprintf(out, TEXT_ROOM, "give at most --ctx %d", context);
+  else if (n->in_host && n->rows && device)
+    snprintf(out, TEXT_ROOM, "end what else uses it, or leave out --kv-in host");
   else
     snprintf(out, TEXT_ROOM, "%s%s", device ? "end what else uses it, or use another --device" : "allow more",
              n->weights ? " or a smaller model" : "");
@@ -45,7 +63,7 @@ static void tell_needs(const memory_needs *n, char out[3 * TEXT_ROOM]) {
   program_print_size(&weights, n->weights);
   program_print_size(&activations, n->activations);
   program_print_size(&rows, n->rows + n->stage);
-  if (n->rows) snprintf(with, sizeof with, ", %s for %s", rows.text, cache);
+  if (n->rows + n->stage) snprintf(with, sizeof with, ", %s for %s", rows.text, cache);
   if (n->weights)
     snprintf(out, 3 * TEXT_ROOM, "the model needs %s (%s for weights, %s for activations%s)", all.text,
              weights.text, activations.text, with);
@@ -53,7 +71,7 @@ static void tell_needs(const memory_needs *n, char out[3 * TEXT_ROOM]) {
     snprintf(out, 3 * TEXT_ROOM, "%s needs %s", cache, all.text);
 }
 
-int memory_needs_refuse(const memory_needs *n, size_t left, const char *device, err *e) {
+static int refuse(const memory_needs *n, size_t left, const char *device, err *e) {
   char needs[3 * TEXT_ROOM], remedy[TEXT_ROOM];
   program_size_text there;
   tell_needs(n, needs);
@@ -63,6 +81,26 @@ int memory_needs_refuse(const memory_needs *n, size_t left, const char *device, 
   return err_set(e, ERR_NOMEM, "%s, and %s has %s left: %s", needs, device, there.text, remedy);
 }
 
+int memory_needs_refuse(const memory_needs *n, size_t left, const char *device, err *e) {
+  const memory_needs own = of_device(n, device);
+  return refuse(&own, left, device, e);
+}
+
+int memory_needs_refuse_in_host(const memory_needs *n, err *e) {
+  const memory_needs rows = of_host(n);
+  char cache[TEXT_ROOM];
+  program_size_text size;
+  tell_cache(&rows, cache);
+  program_print_size(&size, rows.rows);
+  return err_set(e, ERR_NOMEM,
+                 "%s needs %s of the host's memory, page-locked, and the system did not give them: lower "
+                 "--sessions or --ctx, or leave out --kv-in host",
+                 cache, size.text);
+}
+
 int memory_needs_check(const memory_needs *n, size_t left, const char *device, err *e) {
-  return needed(n) <= left ? ERR_OK : memory_needs_refuse(n, left, device, e);
+  const memory_needs own = of_device(n, device), rows = of_host(n);
+  const size_t host = n->in_host && device ? mem_left("") : SIZE_MAX;
+  if (rows.rows > host) return refuse(&rows, host, THE_HOST, e);
+  return needed(&own) <= left ? ERR_OK : refuse(&own, left, device, e);
 }

@@ -230,22 +230,27 @@ static int load_all(loader *l, weights *w) {
   return rc;
 }
 
+static memory_needs needs_with(const loader *l, size_t packed) {
+  memory_needs n = l->options->needs;
+  n.weights = packed;
+  n.in_host = l->device->kv_in_host;
+  return n;
+}
+
 /* For the weights, unless they are there, and for what the caller will take: before any is read. */
 static int check_room(loader *l, size_t packed) {
   const device_table *table = l->device->table;
-  memory_needs n = l->options->needs;
-  n.weights = packed;
+  const memory_needs n = needs_with(l, packed);
   return memory_needs_check(&n, table->left(l->device), table->name, l->refusal);
 }
 
 static int take_memory(weights *w, loader *l) {
   const device_table *table = l->device->table;
-  memory_needs n = l->options->needs;
   int rc = check_room(l, l->total);
   if (rc != ERR_OK) return rc;
   w->memory = l->memory = table->take(l->device, MEM_WEIGHTS, l->total);
   if (w->memory) return ERR_OK;
-  n.weights = l->total;
+  const memory_needs n = needs_with(l, l->total);
   return memory_needs_refuse(&n, table->left(l->device), table->name, l->refusal);
 }
 

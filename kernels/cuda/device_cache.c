@@ -28,6 +28,13 @@ static void tell_kernels(device_kv *k) {
   k->kernels.tables = at_of(k->tables);
 }
 
+/* Keys, or values, of all blocks. */
+static device_memory *take_side(device *base, const ops_kv_shape *s) {
+  const size_t bytes = side_bytes(s, s->blocks * OPS_TILE);
+  return base->kv_in_host ? cuda_memory_take_mapped(base, MEM_KV_HOST, bytes)
+                          : cuda_memory_take(base, MEM_KV, bytes);
+}
+
 device_kv *cuda_cache_open(device *base, const ops_kv_shape *s) {
   device_kv *k = calloc(1, sizeof *k);
   if (!k) return NULL;
@@ -41,8 +48,8 @@ device_kv *cuda_cache_open(device *base, const ops_kv_shape *s) {
   to->context = s->context;
   to->stage = s->stage;
   size_t tables = (size_t)s->sequences * (size_t)table_length(to) * sizeof(int32_t);
-  k->keys = cuda_memory_take(base, MEM_KV, side_bytes(s, s->blocks * OPS_TILE));
-  k->values = cuda_memory_take(base, MEM_KV, side_bytes(s, s->blocks * OPS_TILE));
+  k->keys = take_side(base, s);
+  k->values = take_side(base, s);
   k->tables = cuda_memory_take(base, MEM_KV, tables);
   tell_kernels(k);
   if (k->keys && k->values && k->tables) return k;

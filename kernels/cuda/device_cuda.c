@@ -244,7 +244,7 @@ static void describe(cuda_device *d, const device_options *o) {
     snprintf(d->variants[i], CUDA_NAME_MAX, "sm_%d%d x%d", d->major % 100, d->minor % 10, 1 << i);
   d->table = table;
   d->table.name = d->name;
-  d->base = (device){.table = &d->table, .math = o->math, .threads = o->threads};
+  d->base = (device){.table = &d->table, .math = o->math, .threads = o->threads, .kv_in_host = o->kv_in_host};
 }
 
 int cuda_device_open(device **out, const char *name, const device_options *o, mem *m, err *e) {

@@ -9,35 +9,57 @@
 
 /* --- taken and dropped --- */
 
-static void *take_bytes(cuda_device *d, size_t bytes) {
-  if (d->lost || bytes == 0 || (d->limit > 0 && bytes > d->limit - d->taken)) return NULL;
-  void *p = NULL;
-  if (!cuda_device_ok(d, cudaMalloc(&p, bytes))) return NULL;
-  if (!cuda_device_ok(d, cudaMemsetAsync(p, 0, bytes, d->stream))) return NULL;
-  return p;
+static bool take_own(cuda_device *d, device_memory *m) {
+  void *at = NULL;
+  if (d->limit > 0 && m->bytes > d->limit - d->taken) return false;
+  if (!cuda_device_ok(d, cudaMalloc(&at, m->bytes))) return false;
+  m->at = at;
+  d->taken += m->bytes;
+  return true;
 }
 
-device_memory *cuda_memory_take(device *base, mem_tag tag, size_t bytes) {
+static bool take_mapped(cuda_device *d, device_memory *m) {
+  void *host = NULL, *at = NULL;
+  if (!cuda_device_ok(d, cudaHostAlloc(&host, m->bytes, cudaHostAllocMapped | cudaHostAllocPortable)))
+    return false;
+  m->host = host;
+  if (cuda_device_ok(d, cudaHostGetDevicePointer(&at, host, 0))) m->at = at;
+  return m->at != NULL;
+}
+
+static device_memory *take(device *base, mem_tag tag, size_t bytes,
+                           bool (*take_bytes)(cuda_device *d, device_memory *m)) {
   cuda_device *d = cuda_device_enter(base);
-  device_memory *m = calloc(1, sizeof *m);
+  device_memory *m = d->lost || bytes == 0 ? NULL : calloc(1, sizeof *m);
   if (!m) return NULL;
-  m->at = take_bytes(d, bytes);
   m->bytes = bytes;
-  if (!m->at) {
-    free(m);
+  if (!take_bytes(d, m) || !cuda_device_ok(d, cudaMemsetAsync(m->at, 0, bytes, d->stream))) {
+    cuda_memory_drop(base, m);
     return NULL;
   }
-  d->taken += bytes;
   mem_count(d->mem, tag, bytes);
   return m;
 }
 
-/* What is queued and uses the memory is done first: cudaFree waits for it. */
+device_memory *cuda_memory_take(device *base, mem_tag tag, size_t bytes) {
+  return take(base, tag, bytes, take_own);
+}
+
+device_memory *cuda_memory_take_mapped(device *base, mem_tag tag, size_t bytes) {
+  return take(base, tag, bytes, take_mapped);
+}
+
+/* What is queued and uses the memory is done first: cudaFree waits for it, cudaFreeHost need not. */
 void cuda_memory_drop(device *base, device_memory *m) {
   cuda_device *d = cuda_device_enter(base);
   if (!m) return;
-  cuda_device_ok(d, cudaFree(m->at));
-  d->taken -= m->bytes;
+  if (m->host) {
+    cuda_device_ok(d, cudaStreamSynchronize(d->stream));
+    cuda_device_ok(d, cudaFreeHost(m->host));
+  } else if (m->at) {
+    cuda_device_ok(d, cudaFree(m->at));
+    d->taken -= m->bytes;
+  }
   free(m);
 }
 

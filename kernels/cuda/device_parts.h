@@ -18,8 +18,9 @@
 #define CUDA_GRAPHS_MAX 256               /* 32 sessions with drafts and short contexts use 190 */
 
 struct device_memory {
-  uint8_t *at;
+  uint8_t *at; /* for the device */
   size_t bytes;
+  void *host; /* where the host has it, pinned; NULL: it is the device's own */
 };
 
 struct device_act {
@@ -185,6 +186,8 @@ cuda_device *cuda_device_enter(const device *d);
 /* --- device_memory.c --- */
 
 device_memory *cuda_memory_take(device *d, mem_tag tag, size_t bytes);
+/* In the host's memory, for kernels alone: they load and store there. */
+device_memory *cuda_memory_take_mapped(device *d, mem_tag tag, size_t bytes);
 void cuda_memory_drop(device *d, device_memory *m);
 size_t cuda_memory_left(const device *d);
 /* At least `bytes` in *m, whose contents are lost if it has to grow. False: out of memory, and *m is as

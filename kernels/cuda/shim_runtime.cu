@@ -35,7 +35,7 @@ namespace {
  * around everything, also around the kernels. */
 struct machine {
   int devices = 1, driver = VERSION, major = 9, minor = 0;
-  size_t limit = DEVICE_BYTES, taken = 0;
+  size_t limit = DEVICE_BYTES, limit_pinned = DEVICE_BYTES, taken = 0;
   cudaError_t last = cudaSuccess, fault = cudaSuccess;
   std::map<void *, size_t> device, pinned;
   std::set<cudaStream_t> streams;
@@ -84,10 +84,14 @@ void give(std::map<void *, size_t> &area, void *p) {
   free(p);
 }
 
-size_t left() {
+size_t left_of(const std::map<void *, size_t> &area, size_t limit) {
   size_t used = 0;
-  for (auto &m : now().device) used += m.second;
-  return used < now().limit ? now().limit - used : 0;
+  for (auto &m : area) used += m.second;
+  return used < limit ? limit - used : 0;
+}
+
+size_t left() {
+  return left_of(now().device, now().limit);
 }
 
 } // namespace
@@ -184,7 +188,13 @@ cudaError_t cudaFree(void *p) {
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) {
   GUARD;
   *p = nullptr;
+  if (bytes > left_of(now().pinned, now().limit_pinned)) return result(cudaErrorMemoryAllocation);
   return result(now().fault != cudaSuccess ? now().fault : take(now().pinned, p, bytes));
+}
+cudaError_t cudaHostGetDevicePointer(void **p, void *host, unsigned) {
+  GUARD;
+  *p = now().pinned.count(host) ? host : nullptr;
+  return result(*p ? cudaSuccess : cudaErrorInvalidValue);
 }
 cudaError_t cudaMallocHost(void **p, size_t bytes) {
   return cudaHostAlloc(p, bytes, cudaHostAllocDefault);
@@ -325,6 +335,10 @@ void shim_runtime_machine(int devices, int driver, int major, int minor) {
 void shim_runtime_limit(size_t bytes) {
   GUARD;
   now().limit = bytes;
+}
+void shim_runtime_limit_pinned(size_t bytes) {
+  GUARD;
+  now().limit_pinned = bytes;
 }
 void shim_runtime_fault(void) {
   GUARD;

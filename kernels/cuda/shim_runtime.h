@@ -80,6 +80,7 @@ cudaError_t cudaFree(void *p);
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags);
 cudaError_t cudaMallocHost(void **p, size_t bytes);
 cudaError_t cudaFreeHost(void *p);
+cudaError_t cudaHostGetDevicePointer(void **p, void *host, unsigned flags);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream SHIM_OR(nullptr));
@@ -115,6 +116,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 void shim_runtime_machine(int devices, int driver, int major, int minor);
 /* Bytes of device memory in all, with what is taken already. */
 void shim_runtime_limit(size_t bytes);
+/* The same of pinned memory of the host. */
+void shim_runtime_limit_pinned(size_t bytes);
 /* What a kernel does that reads memory it must not: every call fails until the last stream is destroyed. */
 void shim_runtime_fault(void);
 /* Bytes of device and pinned memory that are taken. */

@@ -85,9 +85,9 @@ int far_open(device **out, device *inner, err *e) {
   f->faults = faults;
   make_table(f);
   f->base = (device){
-      &f->table,         inner->counters,          inner->math,
-      inner->threads,    inner->prepares && !text, /* faults are counted from the first real forward */
-      inner->prompt_rows};
+      &f->table,          inner->counters,          inner->math,
+      inner->threads,     inner->prepares && !text, /* faults are counted from the first real forward */
+      inner->prompt_rows, inner->kv_in_host};
   *out = &f->base;
   return ERR_OK;
 }

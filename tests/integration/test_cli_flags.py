@@ -42,6 +42,7 @@ class BadInput(Command):
             (["run", "-m", MODEL, "--threads", "0", PROMPT], "--threads"),
             (["run", "-m", MODEL, "--kv-memory", "2 GB", PROMPT], "--kv-memory must be a number of bytes"),
             (["run", "-m", MODEL, "--draft-kv-memory", "much", PROMPT], "--draft-kv-memory must be a number"),
+            (["run", "-m", MODEL, "--kv-in", "disk", PROMPT], "--kv-in must be one of device, host"),
             (["run", "-m", MODEL, "--math", "f64", PROMPT], "--math"),
             (["run", "-m", MODEL, "--pace", "fast", PROMPT], "--pace"),
             (["run", "-m", MODEL, "--ctx", "9000", PROMPT], "8192"),

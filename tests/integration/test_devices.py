@@ -86,10 +86,10 @@ class Lost(Placed):
         s.ask(self.four, draft=False)
         self.check(s.wait(8)[4:])
 
-    def run_one(self, **env):
+    def run_one(self, *flags, **env):
         r = self.four[0]
         run = Running(self.folder, TANDEM, "batch", "-m", MODEL, "--device", A, "--draft", "none",
-                      "--max-tokens", str(STORY), str(self.prompt(r)), "-", env=env)
+                      "--max-tokens", str(STORY), *flags, str(self.prompt(r)), "-", env=env)
         self.addCleanup(run.close)
         return run, run.end(), self.plain.answers[r["id"]]["token_ids"]
 
@@ -104,6 +104,14 @@ class Lost(Placed):
         self.assertEqual(status, 0, run.errors)
         self.assertEqual(json.loads(run.out)["token_ids"], want)
         self.assertIn("tandem-target died: exit status 9; started again (1 of 5)", run.errors)
+
+    def test_a_cache_may_be_in_the_hosts_memory(self):
+        """The same tokens. A GPU counts such a cache apart; a processor has no other memory."""
+        run, status, want = self.run_one("--verbose", "--kv-in", "host")
+        self.assertEqual(status, 0, run.errors)
+        self.assertEqual(json.loads(run.out)["token_ids"], want)
+        taken = counters_of(run.errors)["memory_bytes"]
+        self.assertEqual(taken["kv_host"] > taken["kv"], A.startswith("cuda"), taken)
 
     @thorough
     def test_a_device_that_is_lost_at_every_start_ends_with_an_error(self):

@@ -37,6 +37,14 @@ static device *open_one(const char *name) {
   return d;
 }
 
+static device *open_in_host(const char *name) {
+  const device_options o = {.math = OPS_MATH_INT8, .threads = 2, .kv_in_host = true};
+  device *d = NULL;
+  err e = {0};
+  if (device_open(&d, name, &o, &counted, &e) != ERR_OK) fail_msg("%s", e.text);
+  return d;
+}
+
 static void close_one(device *d) {
   d->table->close(d);
 }
@@ -47,6 +55,7 @@ static int reset(void **state) {
   size_t taken = shim_runtime_taken();
   shim_runtime_machine(1, DRIVER, 9, 0);
   shim_runtime_limit((size_t)1 << 30);
+  shim_runtime_limit_pinned((size_t)1 << 30);
   unsetenv("TANDEM_CUDA_GRAPHS");
   unsetenv("TANDEM_CUDA_LOSE");
   if (taken > 0) print_error("%zu bytes of the device were not given back\n", taken);
@@ -540,9 +549,8 @@ static void a_new_block_table_holds_for_graphs_that_exist(void **state) {
 
 /* The second commit overwrites what the first one has written, and the third
  * forward sees it. */
-static void commits_and_maps_take_effect_in_their_order(void **state) {
-  (void)state;
-  small_cache c = open_cache(open_one("emulated:0"));
+static void check_commits_and_maps(device *d) {
+  small_cache c = open_cache(d);
   int32_t path = 2;
   use_block(&c, 0);
   cache_row(&c, 0, 2, true, 1.0f);
@@ -561,6 +569,86 @@ static void commits_and_maps_take_effect_in_their_order(void **state) {
   assert_int_equal(c.d->counters.commit_copies, 3);
   assert_int_equal(c.d->counters.staged_writes, 2);
   close_cache(&c);
+}
+
+static void commits_and_maps_take_effect_in_their_order(void **state) {
+  (void)state;
+  check_commits_and_maps(open_one("emulated:0"));
+}
+
+/* --- a cache in the host's memory --- */
+
+/* What goes to a cache of one layer and one head, as bytes. */
+static void read_cache(const device_kv *kv, uint8_t *out) {
+  memcpy(out, kv->keys->at, kv->keys->bytes);
+  memcpy(out + kv->keys->bytes, kv->values->at, kv->values->bytes);
+}
+
+static void a_cache_in_the_hosts_memory_has_the_same_rows(void **state) {
+  (void)state;
+  enum { SIDE = 4 * OPS_TILE * COLUMNS * (int)sizeof(float) }; /* open_cache's */
+  static uint8_t rows[2][2 * SIDE];
+  static float got[STORE_ROWS * (COLUMNS + HEAD)], want[STORE_ROWS * (COLUMNS + HEAD)];
+  for (int in_host = 0; in_host < 2; in_host++) {
+    small_cache c = open_cache(in_host ? open_in_host("emulated:0") : open_one("emulated:0"));
+    const int32_t path = 7;
+    assert_int_equal(c.kv->keys->bytes, SIDE);
+    assert_true((c.kv->keys->host != NULL) == in_host && (c.kv->values->host != NULL) == in_host);
+    assert_true(!c.kv->tables->host && !c.kv->stage_keys->host && !c.kv->stage_values->host);
+    use_block(&c, 3);
+    for (int32_t i = 0; i < 5; i++) cache_row(&c, i, -1, true, 1.5f + (float)i);
+    cache_row(&c, 5, path, true, -2);
+    c.d->table->kv_commit(c.d, c.kv, 0, &path, 1, 5);
+    assert_true(seen(&c, 5) == -2);
+    read_cache(c.kv, rows[in_host]);
+    close_cache(&c);
+  }
+  assert_memory_equal(rows[0], rows[1], sizeof rows[0]);
+  for (int type = 0; type < 2; type++) {
+    store_forward(open_in_host("emulated:0"), (ops_kv_type)type, STORED_ALONE, got);
+    store_forward(open_one("emulated:0"), (ops_kv_type)type, STORED_ALONE, want);
+    assert_memory_equal(got, want, sizeof want);
+  }
+  check_commits_and_maps(open_in_host("emulated:0"));
+}
+
+/* A processor's memory is the host's: there nothing changes. */
+static void whose_cache_can_be_in_the_hosts_memory_says_so(void **state) {
+  (void)state;
+  const struct {
+    const char *name;
+    bool in_host;
+  } table[] = {{"emulated:0", true}, {"far:emulated:0", true}, {"cpu:c", false}, {"far:cpu:c", false}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    device *d = open_in_host(table[i].name), *other = open_one(table[i].name);
+    assert_true(d->kv_in_host == table[i].in_host && !other->kv_in_host);
+    close_one(d);
+    close_one(other);
+  }
+}
+
+static void a_cache_in_the_hosts_memory_is_none_of_the_devices(void **state) {
+  (void)state;
+  const ops_kv_shape shape = {OPS_KV_F16, 2, 2, COLUMNS, 64, 1, 64 * OPS_TILE, OPS_TILE};
+  const size_t rows = (size_t)2 * 2 * 2 * 64 * OPS_TILE * COLUMNS * sizeof(uint16_t); /* 1 MiB */
+  const size_t table = 64 * sizeof(int32_t);
+  device *d = open_in_host("emulated:0");
+  const size_t left = d->table->left(d);
+  const uint64_t before[] = {counted.bytes[MEM_KV], counted.bytes[MEM_KV_HOST]};
+  shim_runtime_limit(MEBIBYTE); /* with what is taken already */
+  device_kv *kv = d->table->kv_open(d, &shape);
+  assert_non_null(kv);
+  assert_int_equal(counted.bytes[MEM_KV] - before[0], table);
+  assert_int_equal(counted.bytes[MEM_KV_HOST] - before[1], rows);
+  shim_runtime_limit((size_t)1 << 30);
+  assert_int_equal(d->table->left(d), left - table);
+  d->table->kv_close(d, kv);
+  assert_int_equal(d->table->left(d), left);
+  const size_t taken = shim_runtime_taken();
+  shim_runtime_limit_pinned(rows / 2 + rows / 4); /* the keys, but not the values */
+  assert_null(d->table->kv_open(d, &shape));
+  assert_int_equal(shim_runtime_taken(), taken);
+  close_one(d);
 }
 
 /* --- lost --- */
@@ -602,7 +690,7 @@ static void all_ops_give_the_bits_of_the_c_reference(void **state) {
   for (int math = 0; math < OPS_MATH_COUNT; math++) {
     device *d = NULL;
     err e = {0};
-    const device_options o = {.math = (ops_math)math, .threads = 1};
+    const device_options o = {.math = (ops_math)math, .threads = 1, .kv_in_host = math == OPS_MATH_INT8};
     assert_int_equal(device_open(&d, "emulated:0", &o, NULL, &e), ERR_OK);
     int rc = self_test_run(d, &e);
     if (rc != ERR_OK) fail_msg("%s", e.text);
@@ -628,6 +716,9 @@ int main(void) {
       cmocka_unit_test_teardown(a_linear_stores_what_nobody_else_reads, reset),
       cmocka_unit_test_teardown(a_new_block_table_holds_for_graphs_that_exist, reset),
       cmocka_unit_test_teardown(commits_and_maps_take_effect_in_their_order, reset),
+      cmocka_unit_test_teardown(a_cache_in_the_hosts_memory_has_the_same_rows, reset),
+      cmocka_unit_test_teardown(whose_cache_can_be_in_the_hosts_memory_says_so, reset),
+      cmocka_unit_test_teardown(a_cache_in_the_hosts_memory_is_none_of_the_devices, reset),
       cmocka_unit_test_teardown(a_lost_device_says_so_until_it_is_closed, reset),
       cmocka_unit_test_teardown(a_loss_may_be_asked_for_by_a_variable, reset),
       cmocka_unit_test_teardown(all_ops_give_the_bits_of_the_c_reference, reset),

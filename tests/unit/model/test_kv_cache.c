@@ -591,6 +591,24 @@ static void it_is_refused_where_there_is_no_room(void **state) {
   d->table->close(d);
 }
 
+/* Rows in the host's memory need none of the device's. A processor takes them from its own all the same, and
+ * so cannot give them here. */
+static void rows_in_the_hosts_memory_need_none_of_the_devices(void **state) {
+  (void)state;
+  err e = {0};
+  kv_cache *k;
+  const kv_options o = {.sequences = 3, .context = 50000, .type = KV_F16, .stage = 64};
+  device *d = open_limited((size_t)1 << 20, NULL);
+  assert_true(kv_needs(&CONFIG, &o).rows > (size_t)1 << 20);
+  assert_int_equal(kv_open(&k, d, &CONFIG, &o, NULL, &e), ERR_NOMEM);
+  assert_non_null(strstr(e.text, "cpu:c has "));
+  d->kv_in_host = true;
+  assert_int_equal(kv_open(&k, d, &CONFIG, &o, NULL, &e), ERR_NOMEM);
+  assert_null(k);
+  assert_non_null(strstr(e.text, "of the host's memory, page-locked, and the system did not give them"));
+  d->table->close(d);
+}
+
 /* --- what is queued first is done first --- */
 
 /* Rows `first`, first + 1, ... as a chain below the sequence's last row; all of them are written. */
@@ -778,6 +796,7 @@ int main(void) {
       cmocka_unit_test(what_it_will_take_is_told_before),
       cmocka_unit_test(it_is_made_as_large_as_the_memory_allows),
       cmocka_unit_test(it_is_refused_where_there_is_no_room),
+      cmocka_unit_test(rows_in_the_hosts_memory_need_none_of_the_devices),
       cmocka_unit_test(a_tile_is_used_again_at_once),
       cmocka_unit_test(a_rollback_follows_a_commit),
       cmocka_unit_test(a_block_changes_hands_after_a_commit),

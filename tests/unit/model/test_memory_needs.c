@@ -73,6 +73,38 @@ static void a_virtual_cache_is_told_in_blocks(void **state) {
          "a cache of 1000 blocks of 16 tokens needs 100 MiB, and --kv-memory allows 10 bytes: allow more");
 }
 
+/* Of the device only the rest is wanted; of the host, which has less than so many bytes, the rows. */
+static void rows_in_the_hosts_memory_are_looked_for_there(void **state) {
+  (void)state;
+  memory_needs n = MODEL;
+  n.in_host = true;
+  expect(&n, 924 * MIB, "cuda:0", NULL);
+  expect(&n, 924 * MIB - 1, "cuda:0",
+         "the model needs 924 MiB (900 MiB for weights, 20.0 MiB for activations, 4.0 MiB for the staging of "
+         "trees), and cuda:0 has 924 MiB left: end what else uses it, or use another --device or a smaller "
+         "model");
+  expect(&n, 1300 * MIB, NULL,
+         "the model needs 1.3 GiB (900 MiB for weights, 20.0 MiB for activations, 404 MiB for a cache of 4 "
+         "sessions of 4096 tokens), and --kv-memory allows 1.3 GiB: give at most --sessions 3 or --ctx 3840");
+  n.rows = (size_t)900 << 40;
+  err e = {0};
+  assert_int_equal(memory_needs_check(&n, SIZE_MAX, "cuda:0", &e), ERR_NOMEM);
+  assert_non_null(strstr(e.text, "a cache of 4 sessions of 4096 tokens needs 900 TiB, and the host has "));
+  n.sessions = n.context = 1;
+  assert_int_equal(memory_needs_check(&n, SIZE_MAX, "cuda:0", &e), ERR_NOMEM);
+  assert_non_null(strstr(e.text, " left: end what else uses it, or leave out --kv-in host"));
+}
+
+static void rows_that_the_host_does_not_lock_are_refused_with_the_numbers(void **state) {
+  (void)state;
+  err e = {0};
+  assert_int_equal(memory_needs_refuse_in_host(&MODEL, &e), ERR_NOMEM);
+  assert_string_equal(e.text,
+                      "a cache of 4 sessions of 4096 tokens needs 400 MiB of the host's memory, page-locked, "
+                      "and the system did not give them: lower --sessions or --ctx, or leave out --kv-in "
+                      "host");
+}
+
 /* Numbers of the largest machines. */
 static void no_number_is_too_large(void **state) {
   (void)state;
@@ -95,6 +127,8 @@ int main(void) {
       cmocka_unit_test(a_refusal_tells_every_part_and_what_would_fit),
       cmocka_unit_test(what_is_there_already_is_not_mentioned),
       cmocka_unit_test(a_virtual_cache_is_told_in_blocks),
+      cmocka_unit_test(rows_in_the_hosts_memory_are_looked_for_there),
+      cmocka_unit_test(rows_that_the_host_does_not_lock_are_refused_with_the_numbers),
       cmocka_unit_test(no_number_is_too_large),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

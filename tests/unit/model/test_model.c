@@ -398,6 +398,8 @@ static void a_model_without_room_is_refused_with_the_numbers(void **state) {
     assert_non_null(strstr(e.text, " 16.0 MiB for a cache of 4 sessions of 1024 tokens), and "));
     assert_false(begun);
   }
+  o.cache.rows = most;
+  d->kv_in_host = true; /* then it is no memory of the device */
   if (model_open(&m, f->g, d, &o, NULL, &e) != ERR_OK) fail_msg("%s", e.text);
   assert_true(begun);
   support_close_model(m);

@@ -40,17 +40,19 @@ static void test_a_target_gets_all_of_its_settings(void **state) {
                       "--partial-kv-sink 0 --partial-kv-retrieval 0 --partial-kv-choice mass "
                       "--partial-kv-rows 0 --verify-chunk 0 "
                       "--threads 3 --pin none "
-                      "--sessions 4 --kv static --kv-blocks 0 --kv-memory 0 --math int8 --log-format text");
+                      "--sessions 4 --kv static --kv-blocks 0 --kv-memory 0 --kv-in device --math "
+                      "int8 --log-format text");
   s.verbose = true;
   s.repack_cache = "/packed";
   s.kv_blocks = 77;
   s.device = "cuda:1";
   s.kv_memory = (int64_t)3 << 30;
+  s.kv_in = 1;
   worker_command_line_target(&c, &s, "ipc:///o", "ipc:///t");
   assert_non_null(strstr(joined(&c), "--log-level info --counters "));
   assert_non_null(strstr(joined(&c), "--device cuda:1 "));
-  assert_non_null(
-      strstr(joined(&c), "--kv-blocks 77 --kv-memory 3221225472 --math int8 --repack-cache /packed"));
+  assert_non_null(strstr(
+      joined(&c), "--kv-blocks 77 --kv-memory 3221225472 --kv-in host --math int8 --repack-cache /packed"));
   s.log_format = LOG_AS_JSON;
   worker_command_line_target(&c, &s, "ipc:///o", "ipc:///t");
   assert_non_null(strstr(joined(&c), "--log-format json"));

@@ -14,6 +14,19 @@ typedef struct file {
 
 static yaml_document_t document; /* flags point into it, until another file is read */
 
+/* SpecPV's names (arXiv 2512.02337), which requests know too. */
+static const struct {
+  const char *name, *flag;
+} others[] = {{"enable_specpv", "partial-kv"},
+              {"specpv_block_size", "partial-kv-block"},
+              {"specpv_n_sink_blocks", "partial-kv-sink"},
+              {"specpv_n_retrieval_blocks", "partial-kv-retrieval"},
+              {"specpv_n_window_blocks", "partial-kv-window"},
+              {"specpv_n_spec_tokens_buf", "partial-kv-buffer"},
+              {"specpv_partial_threshold", "partial-kv-threshold"},
+              {"specpv_full_refresh_interval", "partial-kv-refresh"},
+              {"specpv_lossy", "partial-kv-lossy"}};
+
 /* ---- what is wrong ---- */
 
 /* "FILE:LINE: ", in a buffer that the next one takes. */
@@ -61,6 +74,14 @@ static void give_value(const file *c, const flag_row *row, const char *name, con
     give_one(c, row, name, yaml_document_get_node(&document, *i));
 }
 
+/* The flag's own name. */
+static const char *name_of(const file *c, const yaml_node_t *key) {
+  const char *name = text_of(c, key, "a flag");
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    if (strcmp(others[i].name, name) == 0) return others[i].flag;
+  return name;
+}
+
 static const flag_row *row_of(const file *c, const char *name, size_t line) {
   const flag_row *row = flag_named(c->reader->command, name, strlen(name));
   const char *near = row ? NULL : flag_nearest(c->reader->command, name);
@@ -76,7 +97,7 @@ static void refuse_twice(const file *c, const yaml_node_t *all, const yaml_node_
                          const char *name) {
   const yaml_node_t *n = yaml_document_get_node(&document, pair->key);
   for (const yaml_node_pair_t *p = all->data.mapping.pairs.start; p < pair; p++)
-    if (strcmp(text_of(c, yaml_document_get_node(&document, p->key), "a flag"), name) == 0)
+    if (strcmp(name_of(c, yaml_document_get_node(&document, p->key)), name) == 0)
       flag_refuse(c->reader, where(c, n->start_mark.line), "%s stands here a second time", name);
 }
 
@@ -86,7 +107,7 @@ static void give_all(const file *c, const yaml_node_t *all) {
                 "a config file has lines such as `max-tokens: 64', and this is none");
   for (const yaml_node_pair_t *p = all->data.mapping.pairs.start; p < all->data.mapping.pairs.top; p++) {
     const yaml_node_t *key = yaml_document_get_node(&document, p->key);
-    const char *name = text_of(c, key, "a flag");
+    const char *name = name_of(c, key);
     refuse_twice(c, all, p, name);
     give_value(c, row_of(c, name, key->start_mark.line), name, yaml_document_get_node(&document, p->value));
   }

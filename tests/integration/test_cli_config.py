@@ -37,6 +37,19 @@ class Config(Command):
         file = self.config(f"stop: [never said, ' {words[6]}']\nledger: none\nmax-tokens: 30\n")
         self.assertEqual(answer("--config", file, PROMPT)["text"], whole[:whole.index(" " + words[6])])
 
+    def test_specpv_has_its_own_names(self):
+        file = self.config("enable_specpv: true\nspecpv_block_size: 32\nspecpv_n_sink_blocks: 3\n"
+                           "specpv_n_retrieval_blocks: 40\nspecpv_n_window_blocks: 5\n"
+                           "specpv_n_spec_tokens_buf: 100\nspecpv_partial_threshold: 5000\n"
+                           "specpv_full_refresh_interval: 16\nspecpv_lossy: false\n")
+        status, out, errors = tandem("config", "--show", "run", "--config", file)
+        self.assertEqual(status, 0, errors)
+        lines = out.decode().splitlines()
+        for flag, value in (("", "true"), ("-block", 32), ("-sink", 3), ("-retrieval", 40), ("-window", 5),
+                            ("-buffer", 100), ("-threshold", 5000), ("-refresh", 16)):
+            self.assertIn(f"partial-kv{flag}: {value} # file", lines)
+        self.assertNotIn("partial-kv-lossy: true # file", lines)
+
     def test_what_is_wrong_is_named_with_its_line(self):
         ok = "max-tokens: 3\n"
         for text, line, phrase in (
@@ -51,6 +64,8 @@ class Config(Command):
                 (ok + 'model: "a\\0b"\n', 2, "model holds a NUL character"),
                 (ok + "stop: {a: b}\n", 2, "stop must be one value"),
                 (ok + "seed: 1\nmax-tokens: 4\n", 3, "max-tokens stands here a second time"),
+                ("partial-kv: true\nenable_specpv: true\n", 2, "partial-kv stands here a second time"),
+                ("specpv_block_size: 8\n", 1, "--partial-kv-block must be a whole number from 16 to "),
                 (ok + "config: other.yaml\n", 2, "a config file names no other one"),
                 ("- max-tokens\n", 1, "a config file has lines such as"),
                 (ok + "---\nseed: 1\n", 3, "a config file has one document"),

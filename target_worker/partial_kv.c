@@ -258,6 +258,7 @@ static void rest(partial_kv *p, partial_share *t) {
   t->rest = t->rest_next > 0 ? t->rest_next : REST_FIRST;
   t->rest_next = min_i32(2 * t->rest, REST_MOST);
   t->tries = 0;
+  t->guess = (average){0};
   memset(t->check, 0, sizeof t->check);
   for (int32_t i = 0; i < p->slot_count; i++)
     if (alike(&p->slots[i].how, &p->way->how)) p->slots[i].rows = 0;
@@ -367,14 +368,16 @@ void partial_kv_passed(partial_kv *p, int32_t slot, uint64_t session, int32_t ro
 typedef struct rollout_end {
   partial_chain *chain;
   int32_t tokens[GUESS_ROWS_MAX], parents[GUESS_ROWS_MAX], slots[GUESS_ROWS_MAX],
-      count;    /* rows of a forward */
-  int32_t last; /* slot of the row before; -1: it is a committed one */
+      count;      /* rows of a forward */
+  int32_t last;   /* slot of the row before; -1: it is a committed one */
+  int32_t staged; /* rows so far */
 } rollout_end;
 
 typedef struct rollout {
   rollout_end ends[CHAINS_MAX];
   model_segment segments[CHAINS_MAX];
   int32_t count, sessions; /* sessions: that began */
+  int32_t room;            /* rows that each of them may stage */
   int32_t forwards, timed; /* timed: those that say what a forward takes, */
   double us;               /* which took so long together */
 } rollout;
@@ -421,6 +424,7 @@ static bool take_rows(partial_kv *p, rollout_end *e, int32_t more) {
   const partial_chain *c = e->chain;
   if (kv_grow_chain(p->kv, p->slots[c->slot].view, e->last, 1 + more, e->slots) != ERR_OK) return false;
   e->count = 1 + more;
+  e->staged += e->count;
   e->tokens[0] = c->count == 0 ? c->root : c->tokens[c->count - 1];
   memcpy(e->tokens + 1, c->tokens + c->count, (size_t)more * sizeof *e->tokens);
   e->parents[0] = e->last;
@@ -428,11 +432,13 @@ static bool take_rows(partial_kv *p, rollout_end *e, int32_t more) {
   return true;
 }
 
-/* What is looked up stands behind the chain for a moment. The last token of a chain needs none. */
-static bool next_rows(partial_kv *p, rollout_end *e) {
+/* What is looked up stands behind the chain for a moment. The last token of a chain needs none, and if all of
+ * it is wrong, the chain must still have room for a row for each token. */
+static bool next_rows(partial_kv *p, rollout_end *e, int32_t room) {
   partial_chain *c = e->chain;
   partial_slot *s = &p->slots[c->slot];
-  const int32_t most = min_i32(c->most - c->count - 1, GUESS_ROWS_MAX - 1),
+  const int32_t left = c->most - c->count, spare = room - e->staged - left,
+                most = min_i32(min_i32(left, GUESS_ROWS_MAX) - 1, spare),
                 more = partial_text_next(&s->text, s->session, c->tokens, c->count, most);
   if (more > 0 && take_rows(p, e, more)) {
     p->counters.looked_up += (uint64_t)more;
@@ -447,7 +453,7 @@ static void keep_going(partial_kv *p, rollout *r) {
   for (int32_t i = 0; i < r->count; i++) {
     if (ends(r->ends[i].chain)) continue;
     if (kept < i) r->ends[kept] = r->ends[i];
-    kept += next_rows(p, &r->ends[kept]);
+    kept += next_rows(p, &r->ends[kept], r->room);
   }
   r->count = kept;
   for (int32_t i = 0; i < kept; i++) r->segments[i] = rows_of(p, &r->ends[i]);
@@ -469,9 +475,11 @@ static void take_tokens(partial_kv *p, rollout_end *e, int32_t segment) {
   if (c->count > before) p->counters.found += (uint64_t)(c->count - before - 1);
 }
 
-/* One token more for each chain, or several. False: the forward failed. */
+/* One token more for each chain, or several. False: all have ended, or the forward failed. */
 static bool guess_next(partial_kv *p, rollout *r) {
   const uint64_t begin = clock_us();
+  keep_going(p, r);
+  if (r->count == 0) return false;
   if (model_forward(p->model, p->kv, r->segments, r->count) != ERR_OK) {
     p->counters.failures++;
     partial_kv_failed(p);
@@ -504,10 +512,12 @@ void partial_kv_guess(partial_kv *p, partial_chain *const *chains, int32_t count
     r.ends[i] = (rollout_end){.chain = chains[i], .last = -1};
     chains[i]->count = 0;
     show(p, chains[i]);
+    partial_text_next(&p->slots[chains[i]->slot].text, p->slots[chains[i]->slot].session, NULL, 0, 0);
   }
   p->counters.chains += (uint64_t)count;
-  do keep_going(p, &r);
-  while (r.count > 0 && guess_next(p, &r));
+  r.room = kv_stage_share(p->kv, count);
+  while (guess_next(p, &r)) {
+  }
   learn_guess(p, &r, chains, count);
   for (int32_t i = 0; i < count; i++) hide(p, chains[i]);
 }

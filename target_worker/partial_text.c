@@ -23,7 +23,7 @@ static void begin(partial_text *t, const partial_news *n, int32_t room) {
 
 void partial_text_update(partial_text *t, const partial_news *n, int32_t room) {
   if (n->from == 0) begin(t, n, room);
-  if (t->session != n->session || n->from > t->length || n->from + n->count > t->room) return;
+  if (!t->lookup || t->session != n->session || n->from > t->length || n->from + n->count > t->room) return;
   memcpy(t->tokens + n->from, n->tokens, (size_t)n->count * sizeof *n->tokens);
   t->length = n->from + n->count;
   t->kept = min_i32(t->kept, n->from);
@@ -34,7 +34,7 @@ int32_t partial_text_next(partial_text *t, uint64_t session, int32_t *path, int3
   const double least = log(LEAST);
   double total = 0;
   int32_t count = 0;
-  if (t->session != session || t->length == 0) return 0;
+  if (!t->lookup || t->session != session || t->length == 0) return 0;
   if (t->kept < t->length) prompt_lookup_advance(t->lookup, t->tokens, t->length, t->kept);
   t->kept = t->length;
   while (count < most && prompt_lookup_candidates(t->lookup, path, depth + count, list) > 0) {

@@ -26,6 +26,6 @@ typedef struct partial_news { /* tokens of a session from a position on, to the 
 /* For texts of up to `room` tokens. */
 void partial_text_update(partial_text *t, const partial_news *n, int32_t room);
 /* What is likely to follow the session's text and path[depth], at most `most` tokens, to path + depth;
- * returns how many. */
+ * returns how many. The first call for a text takes long, whatever `most` is. */
 int32_t partial_text_next(partial_text *t, uint64_t session, int32_t *path, int32_t depth, int32_t most);
 void partial_text_fini(partial_text *t);

@@ -49,6 +49,7 @@ static void adopt_prefix(session *s, const msg_open *o) {
     skip++;
   int32_t common = o->base_length + skip;
   prefix_truncate(c, common);
+  s->job.known = 0; /* its prompt may end elsewhere now */
   if (c->seed != o->hash_seed) prefix_reseed(c, o->hash_seed);
   int rc = prefix_append(c, o->tokens + skip, o->token_count - skip);
   assert(rc == ERR_OK);

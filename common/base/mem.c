@@ -118,9 +118,16 @@ static size_t limits_left(const char *root) {
   return least(limit_left(RLIMIT_AS, root, "VmSize:"), limit_left(RLIMIT_DATA, root, "VmData:"));
 }
 
-size_t mem_left(const char *root) {
+static size_t left_with(const char *root, long long swap) {
   long long available = read_line(root, "/proc/meminfo", "MemAvailable:");
-  long long swap = read_line(root, "/proc/meminfo", "SwapFree:");
   size_t machine = available < 0 ? SIZE_MAX : (size_t)(available + (swap > 0 ? swap : 0)) << 10;
   return least(least(machine, group_left(root)), limits_left(root));
+}
+
+size_t mem_left(const char *root) {
+  return left_with(root, read_line(root, "/proc/meminfo", "SwapFree:"));
+}
+
+size_t mem_left_locked(const char *root) {
+  return left_with(root, 0);
 }

@@ -32,3 +32,5 @@ void mem_count(mem *m, mem_tag tag, size_t size);
  * and swap, within the limits of its control groups, those above them included, and of its addresses (ulimit
  * -v). SIZE_MAX: it does not say. root: "", or a folder that holds proc and sys, for tests. */
 size_t mem_left(const char *root);
+/* The same of memory that is never swapped out. */
+size_t mem_left_locked(const char *root);

@@ -423,6 +423,11 @@ int kv_grow_chain(kv_cache *k, int32_t seq, int32_t parent, int32_t count, int32
   return ERR_OK;
 }
 
+int32_t kv_stage_share(const kv_cache *k, int32_t sequences) {
+  const int32_t rows = k->free_count / sequences * OPS_TILE;
+  return rows < KV_STAGE_MAX ? rows : KV_STAGE_MAX;
+}
+
 int32_t kv_parent(const kv_cache *k, int32_t seq, int32_t slot) {
   const sequence *s = sequence_of(k, seq);
   return is_staged(s, slot) ? s->parents[slot] : KV_SLOT_FREE;

@@ -105,6 +105,8 @@ int kv_stage(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count);
 int kv_grow(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count, int32_t *slots);
 /* The same for a chain: row 0 hangs from `parent`, and each other one from the row before it. */
 int kv_grow_chain(kv_cache *k, int32_t seq, int32_t parent, int32_t count, int32_t *slots);
+/* Rows that each of `sequences`, which have none staged, may surely stage now, however many the others do. */
+int32_t kv_stage_share(const kv_cache *k, int32_t sequences);
 #define KV_SLOT_FREE (-2)
 /* The parent of the row in this slot: a slot, -1 or KV_SLOT_FREE. Slots are [0, KV_STAGE_MAX). */
 int32_t kv_parent(const kv_cache *k, int32_t seq, int32_t slot);

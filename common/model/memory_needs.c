@@ -93,14 +93,14 @@ int memory_needs_refuse_in_host(const memory_needs *n, err *e) {
   tell_cache(&rows, cache);
   program_print_size(&size, rows.rows);
   return err_set(e, ERR_NOMEM,
-                 "%s needs %s of the host's memory, page-locked, and the system did not give them: lower "
-                 "--sessions or --ctx, or leave out --kv-in host",
+                 "%s needs %s of the host's memory, page-locked, and that, or what it takes beside it, was "
+                 "not given: lower --sessions or --ctx, or leave out --kv-in host",
                  cache, size.text);
 }
 
 int memory_needs_check(const memory_needs *n, size_t left, const char *device, err *e) {
   const memory_needs own = of_device(n, device), rows = of_host(n);
-  const size_t host = n->in_host && device ? mem_left("") : SIZE_MAX;
+  const size_t host = n->in_host && device ? mem_left_locked("") : SIZE_MAX;
   if (rows.rows > host) return refuse(&rows, host, THE_HOST, e);
   return needed(&own) <= left ? ERR_OK : refuse(&own, left, device, e);
 }

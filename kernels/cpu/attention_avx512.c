@@ -7,7 +7,7 @@
 #define LANES         16
 #define ACCUMULATORS  24 /* of 32 registers */
 #define VALUE_VECTORS 4
-#define BATCH         12
+#define BATCH         24
 #define attention_each(type, DO)                                                                             \
   DO(type, 1)                                                                                                \
   DO(type, 2)                                                                                                \
@@ -20,7 +20,19 @@
   DO(type, 9)                                                                                                \
   DO(type, 10)                                                                                               \
   DO(type, 11)                                                                                               \
-  DO(type, 12)
+  DO(type, 12)                                                                                               \
+  DO(type, 13)                                                                                               \
+  DO(type, 14)                                                                                               \
+  DO(type, 15)                                                                                               \
+  DO(type, 16)                                                                                               \
+  DO(type, 17)                                                                                               \
+  DO(type, 18)                                                                                               \
+  DO(type, 19)                                                                                               \
+  DO(type, 20)                                                                                               \
+  DO(type, 21)                                                                                               \
+  DO(type, 22)                                                                                               \
+  DO(type, 23)                                                                                               \
+  DO(type, 24)
 
 typedef __m512 vector;
 
@@ -37,8 +49,8 @@ typedef __m512 vector;
 
 /* The two vectors of a chunk's scores become exp(score - largest). Returns their sum by CPU_LANES. */
 static inline __m256 weigh_chunk(float *scores, vector largest) {
-  const vector low = cpu_exp_avx512(_mm512_sub_ps(vector_load(scores), largest));
-  const vector high = cpu_exp_avx512(_mm512_sub_ps(vector_load(scores + LANES), largest));
+  const vector low = cpu_exp_falling_avx512(_mm512_sub_ps(vector_load(scores), largest));
+  const vector high = cpu_exp_falling_avx512(_mm512_sub_ps(vector_load(scores + LANES), largest));
   vector_store(scores, low);
   vector_store(scores + LANES, high);
   const vector both = vector_add(low, high);

@@ -21,19 +21,21 @@
 
 #define TILE_VECTORS (OPS_TILE / LANES)
 #define SPLIT_TILES  (OPS_SPLIT / OPS_TILE)
-#define BLOCK        8  /* components of a key that are multiplied without a loop; a head has whole ones */
-#define LINE         64 /* bytes that memory gives at once */
-#define SCORE_CHAINS 6  /* of products, which do not wait for each other: enough of them */
+#define BLOCK        8    /* components of a key that are multiplied without a loop; a head has whole ones */
+#define LINE         64   /* bytes that memory gives at once */
+#define AHEAD        4096 /* bytes, of what memory is asked for while keys or values are multiplied */
+#define SCORE_CHAINS 6    /* of products, which do not wait for each other: enough of them */
 
 /* Some of a's queries. Each key and value is loaded and converted once for all of them. */
 typedef struct attention_batch {
   const cpu_attention *a;
   int32_t first, count;   /* among the queries of a */
-  float *scores;          /* [count][a->stride] */
+  float *scores;          /* [count][CPU_SCORES] */
   float *packed;          /* [head_dim][count]: the queries */
   cpu_softmax *sums;      /* [count]: of the splits so far */
   int32_t from;           /* where the split begins at which the batch is */
-  int32_t line, line_end; /* of a BLOCK of keys, those that this batch asks memory for */
+  bool lone;              /* there are no other batches */
+  int32_t line, line_end; /* else: of a BLOCK of keys, those that this batch asks memory for */
   uint32_t sees;          /* the queries that see keys of it */
   float *values[BATCH];   /* to which such a query's values are added */
   float *chains;          /* [count][head_dim]: of a chunk that is added in several pieces */
@@ -90,14 +92,22 @@ INLINE void attention_add_products(vector *acc, const float *factors, size_t str
 typedef struct attention_run {
   const void *keys;
   const char *soon_keys, *soon_values;
+  size_t stride; /* from the scores of a query to those of the next */
 } attention_run;
 
-/* Asks memory for the batch's share of what follows, line by line while scores are computed: with BLOCK
- * components, from d on, of K tiles from element `first` on. */
+/* Asks memory for what follows, line by line while scores are computed: with BLOCK components, from d on, of
+ * K tiles from element `first` on. A lone batch asks for the keys AHEAD of them, another for its share. */
 INLINE void attention_prefetch(const attention_batch *b, const attention_run *r, size_t first, size_t d,
                                const ops_kv_type type, const int K) {
   const size_t size = type == OPS_KV_F32 ? 4 : 2, tile = (size_t)b->a->head_dim * OPS_TILE;
   const size_t at = (first + d * OPS_TILE) * size;
+  const char *ahead = (const char *)r->keys + at + AHEAD;
+  if (b->lone) {
+    UNROLL for (size_t line = 0; line < BLOCK * OPS_TILE * size; line += LINE) {
+      UNROLL for (int k = 0; k < K; k++) _mm_prefetch(ahead + (size_t)k * tile * size + line, _MM_HINT_T1);
+    }
+    return;
+  }
   for (int32_t line = b->line; line < b->line_end; line++) {
     UNROLL for (int k = 0; k < K; k++) {
       const size_t to = at + (size_t)k * tile * size + (size_t)line * LINE;
@@ -110,7 +120,7 @@ INLINE void attention_prefetch(const attention_batch *b, const attention_run *r,
 /* K tiles of sixteen keys against Q queries. */
 INLINE void attention_score_tiles(const attention_batch *b, const attention_run *r, size_t first,
                                   float *scores, const ops_kv_type type, const int Q, const int K) {
-  const size_t dim = (size_t)b->a->head_dim, stride = (size_t)b->a->stride, tile = dim * OPS_TILE;
+  const size_t dim = (size_t)b->a->head_dim, stride = r->stride, tile = dim * OPS_TILE;
   const vector scale = vector_all(b->a->scale);
   const int V = K * TILE_VECTORS;
   const float *packed = b->packed;
@@ -169,8 +179,8 @@ INLINE void attention_add_values(const attention_batch *b, int32_t query, attent
                                  const ops_kv_type type, const int Q, const int V) {
   const cpu_attention *a = b->a;
   const cpu_row *r = attention_row_of(b, query);
-  const size_t dim = (size_t)a->head_dim, stride = (size_t)a->stride;
-  const float *scores = b->scores + (size_t)query * stride - b->from;
+  const size_t dim = (size_t)a->head_dim;
+  const float *scores = b->scores + query * CPU_SCORES - b->from;
   float *chains = b->chains + (size_t)query * dim + d;
   const bool whole = attention_is_chunk(at);
   vector acc[ACCUMULATORS];
@@ -184,7 +194,7 @@ INLINE void attention_add_values(const attention_batch *b, int32_t query, attent
     const void *values = committed ? a->values : a->stage_values;
     size_t from = (committed ? cpu_row_at(r->kv, p) : (size_t)r->path[p - r->length]) * dim + d;
     for (int32_t i = p; i < end; i++, from += dim) {
-      attention_add_products(acc, scores + i, stride, values, from, OPS_TILE, type, Q, V);
+      attention_add_products(acc, scores + i, CPU_SCORES, values, from, OPS_TILE, type, Q, V);
     }
   }
   UNROLL for (int q = 0; q < Q; q++) {
@@ -201,15 +211,20 @@ INLINE void attention_add_values(const attention_batch *b, int32_t query, attent
 /* The same of a whole chunk whose values lie side by side, from element `from` on. */
 INLINE void attention_add_whole(const attention_batch *b, int32_t query, const float *scores, size_t from,
                                 size_t d, const ops_kv_type type, const int Q, const int V) {
-  const size_t dim = (size_t)b->a->head_dim, stride = (size_t)b->a->stride, size = type == OPS_KV_F32 ? 4 : 2;
+  const size_t dim = (size_t)b->a->head_dim, size = type == OPS_KV_F32 ? 4 : 2;
   const char *values = b->a->values;
   vector acc[ACCUMULATORS];
   UNROLL for (int i = 0; i < Q * V; i++) acc[i] = vector_zero();
   from += d;
   for (int32_t i = 0; i < OPS_CHUNK; i += BLOCK) {
     for (int k = 0; k < BLOCK; k++, from += dim) {
-      _mm_prefetch(values + (from + OPS_CHUNK * dim) * size, _MM_HINT_T0);
-      attention_add_products(acc, scores + i + k, stride, values, from, OPS_TILE, type, Q, V);
+      if (b->lone) {
+        UNROLL for (size_t line = 0; line < (size_t)(V * LANES) * size; line += LINE)
+            _mm_prefetch(values + from * size + AHEAD + line, _MM_HINT_T1);
+      } else {
+        _mm_prefetch(values + (from + OPS_CHUNK * dim) * size, _MM_HINT_T0);
+      }
+      attention_add_products(acc, scores + i + k, CPU_SCORES, values, from, OPS_TILE, type, Q, V);
     }
   }
   UNROLL for (int q = 0; q < Q; q++) {
@@ -223,14 +238,17 @@ INLINE void attention_add_whole(const attention_batch *b, int32_t query, const f
  * time, so a chunk's values are passed several times. */
 INLINE void attention_add_range(const attention_batch *b, int32_t query, int32_t p, int32_t end,
                                 const ops_kv_type type, const int Q) {
-  const int V = 4 * Q > ACCUMULATORS ? 2 : 8 * Q > ACCUMULATORS || VALUE_VECTORS < 8 ? 4 : 8;
+  const int V = 2 * Q > ACCUMULATORS                        ? 1
+                : 4 * Q > ACCUMULATORS                      ? 2
+                : 8 * Q > ACCUMULATORS || VALUE_VECTORS < 8 ? 4
+                                                            : 8;
   const size_t dim = (size_t)b->a->head_dim, wide = (size_t)V * LANES;
   const cpu_row *r = attention_row_of(b, query);
   for (int32_t to; p < end; p = to) {
     to = end - p < OPS_CHUNK ? end : p + OPS_CHUNK;
     size_t d = 0;
     if (p + OPS_CHUNK <= r->length && attention_side_by_side(r, p, to) == p + OPS_CHUNK) {
-      const float *scores = b->scores + (size_t)query * (size_t)b->a->stride + (p - b->from);
+      const float *scores = b->scores + query * CPU_SCORES + (p - b->from);
       const size_t from = cpu_row_at(r->kv, p) * dim;
       for (; d + wide <= dim; d += wide) attention_add_whole(b, query, scores, from, d, type, Q, V);
       for (; d < dim; d += LANES) attention_add_whole(b, query, scores, from, d, type, Q, 1);
@@ -296,7 +314,7 @@ static int32_t attention_follow(const cpu_attention *a, int32_t t, int32_t end, 
 static int32_t attention_run_at(const cpu_attention *a, int32_t t, int32_t tiles, attention_run *r) {
   const cpu_kv *kv = a->row->kv;
   const char *keys = attention_tile_at(a, a->keys, kv->map[t].at);
-  *r = (attention_run){keys, keys, keys};
+  *r = (attention_run){keys, keys, keys, CPU_SCORES};
   return attention_follow(a, t, cpu_run_end(kv, t * OPS_TILE, tiles * OPS_TILE) / OPS_TILE, r);
 }
 
@@ -312,8 +330,8 @@ static void attention_score_staged(const attention_batch *b, const attention_pas
     tiles = need > tiles ? need : tiles;
   }
   if (tiles == 0) return;
-  attention_run r = {a->stage_keys, a->stage_keys, a->stage_keys};
-  with->score(b, &r, tiles, b->scores + (a->stride - a->stage));
+  attention_run r = {a->stage_keys, a->stage_keys, a->stage_keys, (size_t)a->stage};
+  with->score(b, &r, tiles, b->scores + CPU_BATCH_MAX * CPU_SCORES);
 }
 
 /* Committed tiles [t, to), all in the split. */
@@ -403,8 +421,14 @@ static void attention_add_split(const attention_batch *b, const attention_passes
   }
 }
 
-/* The scores of a split's whole chunks [at.first, at.end) become exp(score - largest). */
-static cpu_softmax attention_softmax(float *scores, ops_span at) {
+/* Of a query and a split: the whole chunks that its row sees, and their largest score. */
+typedef struct attention_seen {
+  ops_span at;
+  float largest;
+} attention_seen;
+
+/* Of the scores of the split's whole chunks [at.first, at.end). */
+static float attention_largest(const float *scores, ops_span at) {
   vector largest[OPS_CHUNK / LANES]; /* several: one would wait for itself */
   UNROLL for (int i = 0; i < OPS_CHUNK / LANES; i++) largest[i] = vector_all(-INFINITY);
   for (int32_t p = at.first; p < at.end; p += OPS_CHUNK) {
@@ -412,24 +436,30 @@ static cpu_softmax attention_softmax(float *scores, ops_span at) {
         vector_max(vector_load(scores + p + i * LANES), largest[i]);
   }
   UNROLL for (int i = 1; i < OPS_CHUNK / LANES; i++) largest[0] = vector_max(largest[i], largest[0]);
-  const float m = vector_largest(largest[0]);
-  __m256 sum = _mm256_setzero_ps();
-  for (int32_t p = at.first; p < at.end; p += OPS_CHUNK)
-    sum = _mm256_add_ps(sum, weigh_chunk(scores + p, vector_all(m)));
-  float lane[CPU_LANES];
-  _mm256_storeu_ps(lane, sum);
-  return (cpu_softmax){m, cpu_lane_sum(lane)};
+  return vector_largest(largest[0]);
 }
 
-/* A split's scores of query q, whose row sees some of [b->from, to), become exp(score - largest). */
-static cpu_softmax attention_weigh(const attention_batch *b, int32_t q, int32_t to) {
+/* A split's scores of query q, whose row sees some of [b->from, to), become complete. */
+static attention_seen attention_see(const attention_batch *b, int32_t q, int32_t to) {
   const cpu_attention *a = b->a;
   const cpu_row *r = attention_row_of(b, q);
-  float *scores = b->scores + (size_t)q * (size_t)a->stride;
-  const float *staged = scores + (a->stride - a->stage);
+  float *scores = b->scores + q * CPU_SCORES;
+  const float *staged = b->scores + CPU_BATCH_MAX * CPU_SCORES + (size_t)q * (size_t)a->stage;
   for (int32_t p = r->length > b->from ? r->length : b->from; p < to; p++)
     scores[p - b->from] = staged[r->path[p - r->length]];
-  return attention_softmax(scores, cpu_hide_unseen(a, attention_row_index(b, q), b->from, to, scores));
+  const ops_span at = cpu_hide_unseen(a, attention_row_index(b, q), b->from, to, scores);
+  return (attention_seen){at, attention_largest(scores, at)};
+}
+
+/* And then exp(score - largest). */
+static cpu_softmax attention_weigh(const attention_batch *b, int32_t q, attention_seen seen) {
+  float *scores = b->scores + q * CPU_SCORES, lane[CPU_LANES];
+  const vector largest = vector_all(seen.largest);
+  __m256 sum = _mm256_setzero_ps();
+  for (int32_t p = seen.at.first; p < seen.at.end; p += OPS_CHUNK)
+    sum = _mm256_add_ps(sum, weigh_chunk(scores + p, largest));
+  _mm256_storeu_ps(lane, sum);
+  return (cpu_softmax){seen.largest, cpu_lane_sum(lane)};
 }
 
 /* y = fma(split, f.split, y * f.before) */
@@ -474,6 +504,7 @@ static void attention_attend_split(attention_batch *b, const attention_passes *w
   const cpu_attention *a = b->a;
   float later[BATCH * OPS_HEAD_DIM_MAX], chains[BATCH * OPS_HEAD_DIM_MAX];
   cpu_softmax split[BATCH];
+  attention_seen seen[BATCH];
   int32_t last = b->from;
   b->chains = chains;
   b->sees = 0;
@@ -483,22 +514,26 @@ static void attention_attend_split(attention_batch *b, const attention_passes *w
     int32_t row = attention_row_index(b, q), end = cpu_keys_end(a, row), to = b->from + OPS_SPLIT;
     to = end < to ? end : to;
     if (cpu_seen(a, row, b->from, to).first >= to) continue;
-    split[q] = attention_weigh(b, q, to);
+    seen[q] = attention_see(b, q, to);
     b->values[q] = attention_values_begin(b, q, later);
     b->sees |= 1u << q;
     last = to > last ? to : last;
+  }
+  for (uint32_t left = b->sees; left; left &= left - 1) {
+    const int32_t q = __builtin_ctz(left);
+    split[q] = attention_weigh(b, q, seen[q]);
   }
   attention_add_split(b, with, last);
   for (int32_t q = 0; q < b->count; q++) attention_values_end(b, q, split[q]);
 }
 
-/* Batch i of n of nearly equal size, which share the lines of what follows. A lone batch asks for none: it
- * reads so fast that the processor's own prefetching is ahead of it. */
+/* Batch i of n of nearly equal size, which share the lines of what follows. A lone batch reads as fast as
+ * memory gives: it asks for what it reads itself, in the same order. */
 static attention_batch attention_batch_at(const cpu_attention *a, int32_t i, int32_t n) {
   const int32_t all = a->rows * a->heads, first = all * i / n;
-  const int32_t lines = n > 1 ? BLOCK * OPS_TILE * (a->type == OPS_KV_F32 ? 4 : 2) / LINE : 0,
-                each = (lines + n - 1) / n;
+  const int32_t lines = BLOCK * OPS_TILE * (a->type == OPS_KV_F32 ? 4 : 2) / LINE, each = (lines + n - 1) / n;
   return (attention_batch){.a = a,
+                           .lone = n == 1,
                            .line = i * each < lines ? i * each : lines,
                            .line_end = (i + 1) * each < lines ? (i + 1) * each : lines,
                            .first = first,
@@ -529,8 +564,8 @@ static void attention_attend(const cpu_attention *a) {
 /* The split of one query: its scores become weights, whose sums by tile go to tiles[CPU_SPLIT_TILES]. */
 static cpu_softmax attention_weigh_tiles(const attention_batch *b, int32_t q, float *tiles) {
   const int32_t end = cpu_keys_end(b->a, 0), to = end < b->from + OPS_SPLIT ? end : b->from + OPS_SPLIT;
-  const float *scores = b->scores + (size_t)q * (size_t)b->a->stride;
-  cpu_softmax s = attention_weigh(b, q, to);
+  const float *scores = b->scores + q * CPU_SCORES;
+  cpu_softmax s = attention_weigh(b, q, attention_see(b, q, to));
   s.sum = 0;
   for (int32_t t = 0; t < CPU_SPLIT_TILES; t++) {
     const bool seen = b->from + t * OPS_TILE < to; /* scores are weights up to the end of the chunk */

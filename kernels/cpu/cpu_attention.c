@@ -22,7 +22,7 @@ typedef struct attention_cut {
 typedef struct attention_job {
   const cpu_kernels *k;
   const device_kv *kv;
-  int32_t layer, heads, stride;
+  int32_t layer, heads;
   attention_cut cut;
   int32_t count; /* rows */
   const cpu_row *rows;
@@ -46,8 +46,8 @@ static size_t queries_max(int32_t group) {
 }
 
 /* A thread's scores, queries and sums. */
-static size_t scratch_floats(const ops_kv_shape *s, int32_t group, int32_t stride) {
-  return CPU_BATCH_MAX * (size_t)stride + queries_max(group) * ((size_t)s->head_dim + 2);
+static size_t scratch_floats(const ops_kv_shape *s, int32_t group) {
+  return cpu_score_floats(s) + queries_max(group) * ((size_t)s->head_dim + 2);
 }
 
 /* Blocks do not cross from the heads of one chunk to those of another. */
@@ -132,7 +132,6 @@ static cpu_attention attention_of(const attention_job *j, int32_t row, int32_t c
       .split_values = j->split_sums ? j->split_values + part * (size_t)s->head_dim : NULL,
       .first_left = splits.first,
       .splits_left = j->cut.splits,
-      .stride = j->stride,
       .stage = s->stage,
   };
 }
@@ -140,8 +139,8 @@ static cpu_attention attention_of(const attention_job *j, int32_t row, int32_t c
 static void take_scratch(const attention_job *j, int32_t thread, cpu_attention *a) {
   const ops_kv_shape *s = &j->kv->shape;
   const int32_t group = group_heads(j);
-  a->scores = j->scratch + (size_t)thread * scratch_floats(s, group, j->stride);
-  a->queries = a->scores + CPU_BATCH_MAX * (size_t)j->stride;
+  a->scores = j->scratch + (size_t)thread * scratch_floats(s, group);
+  a->queries = a->scores + cpu_score_floats(s);
   a->sums = (cpu_softmax *)(a->queries + queries_max(group) * (size_t)s->head_dim);
 }
 
@@ -260,10 +259,10 @@ static void take_splits(cpu_device *c, attention_job *j) {
 void cpu_attention_op(device *d, int32_t layer, int32_t view, const device_act *q, device_act *y) {
   cpu_device *c = cpu_of(d);
   const ops_kv_shape *s = &c->kv->shape;
-  const int32_t count = c->batch.row_count, heads = q->columns / s->head_dim, stride = cpu_score_stride(s);
+  const int32_t count = c->batch.row_count, heads = q->columns / s->head_dim;
   assert(c->running && layer < s->layers && view < c->batch.view_count && y->columns == q->columns);
   assert(heads % s->kv_heads == 0 && q->rows >= count && y->rows >= count);
-  const size_t scratch = scratch_floats(s, heads / s->kv_heads, stride) * (size_t)d->threads;
+  const size_t scratch = scratch_floats(s, heads / s->kv_heads) * (size_t)d->threads;
   if (!cpu_op_grow(c, &c->scores, scratch * sizeof(float))) return;
   cpu_late_settle(c->kv, layer);
   attention_job j = {
@@ -271,7 +270,6 @@ void cpu_attention_op(device *d, int32_t layer, int32_t view, const device_act *
       .kv = c->kv,
       .layer = layer,
       .heads = heads,
-      .stride = stride,
       .count = count,
       .rows = c->batch.rows,
       .view = &c->batch.views[view],

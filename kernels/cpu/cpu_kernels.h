@@ -80,7 +80,10 @@ typedef void cpu_linear(const void *group, const cpu_act *x, int32_t row, int32_
 /* Queries of a chunk of work, whose keys and values are read from memory once: of several rows, or of one row
  * that has more heads than this. */
 #define CPU_QUERIES_MAX 48
-#define CPU_BATCH_MAX   12 /* queries that a kernel holds in registers */
+#define CPU_BATCH_MAX   24 /* queries that a kernel holds in registers */
+/* From a query's scores to those of the next: a constant, so that they need no registers to be found, and of
+ * which no multiple is a page. */
+#define CPU_SCORES (OPS_SPLIT + OPS_TILE)
 
 /* Some splits of what the query heads of some rows of one sequence, which share a key-value head, attend to.
  * A query is a row and a head: query i is head i % heads of row i / heads. Pointers stand at that layer and
@@ -111,10 +114,10 @@ typedef struct cpu_attention {
   cpu_softmax *split_sums; /* [rows * heads][splits_left]; sum < 0: the query sees nothing of the split */
   float *split_values;     /* [rows * heads][splits_left][head_dim], weighted by exp(score - largest) */
   int32_t first_left, splits_left;
-  /* Scratch. The scores of a split stand at their positions in it, those of the staging area's tiles from
-   * stride - stage on. */
-  float *scores; /* [CPU_BATCH_MAX][stride]; stride = cpu_score_stride() */
-  int32_t stride, stage;
+  /* Scratch. The scores of a split stand at their positions in it, those of the staging area's tiles after
+   * the scores of all queries. */
+  float *scores; /* [CPU_BATCH_MAX][CPU_SCORES], then [CPU_BATCH_MAX][stage]: cpu_score_floats() */
+  int32_t stage;
   float *queries;    /* [head_dim][rows * heads], batch by batch */
   cpu_softmax *sums; /* [rows * heads]: of the splits so far */
 } cpu_attention;
@@ -209,8 +212,8 @@ static inline int32_t cpu_stage_tiles(const cpu_row *r) {
   return tiles;
 }
 
-static inline int32_t cpu_score_stride(const ops_kv_shape *s) {
-  return OPS_SPLIT + s->stage + OPS_TILE; /* not a multiple of a page */
+static inline size_t cpu_score_floats(const ops_kv_shape *s) {
+  return CPU_BATCH_MAX * (CPU_SCORES + (size_t)s->stage);
 }
 
 /* The best of a row's outputs so far (ops_sampling). */

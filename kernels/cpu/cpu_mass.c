@@ -12,7 +12,7 @@ typedef struct mass_job {
   const cpu_kernels *k;
   const device_kv *kv;
   const cpu_batch *batch;
-  int32_t layer, heads, stride;
+  int32_t layer, heads;
   int32_t splits, pieces; /* of the longest row */
   const device_act *q;
   bool add;
@@ -25,7 +25,7 @@ typedef struct mass_job {
 /* A thread's scores and queries. */
 static size_t scratch_floats(const mass_job *j) {
   const ops_kv_shape *s = &j->kv->shape;
-  return CPU_BATCH_MAX * (size_t)j->stride + (size_t)(j->heads / s->kv_heads) * (size_t)s->head_dim;
+  return cpu_score_floats(s) + (size_t)(j->heads / s->kv_heads) * (size_t)s->head_dim;
 }
 
 static int32_t splits_of(int32_t length) {
@@ -65,9 +65,8 @@ static void mass_chunk(void *context, int32_t chunk, int32_t thread) {
       .split = split,
       .split_end = end,
       .scores = scratch,
-      .stride = j->stride,
       .stage = s->stage,
-      .queries = scratch + CPU_BATCH_MAX * (size_t)j->stride,
+      .queries = scratch + cpu_score_floats(s),
   };
   const size_t part = part_at(j, line, head * group);
   j->k->mass(&a, &(cpu_mass){j->splits, j->sums + part, j->tiles + part * CPU_SPLIT_TILES});
@@ -110,7 +109,6 @@ void cpu_mass_op(device *d, int32_t layer, const device_act *q, bool add, device
   const cpu_batch *b = &c->batch;
   mass_job j = {.k = c->kernels, .kv = c->kv, .batch = b, .layer = layer, .q = q, .add = add, .y = y};
   j.heads = q->columns / s->head_dim;
-  j.stride = cpu_score_stride(s);
   assert(c->running && layer < s->layers && b->capture_count > 0 && y->columns == s->context / OPS_TILE);
   for (int32_t i = 0; i < b->capture_count; i++) {
     const int32_t splits = splits_of(b->rows[b->capture_rows[i]].length);

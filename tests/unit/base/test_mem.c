@@ -115,6 +115,7 @@ static void what_is_left_is_within_the_machine_and_the_container(void **state) {
   assert_int_equal(mem_left(root), (size_t)4000 << 10);
   in_root("echo 'SwapFree: 500 kB' >> proc/meminfo");
   assert_int_equal(mem_left(root), (size_t)4500 << 10);
+  assert_int_equal(mem_left_locked(root), (size_t)4000 << 10); /* no swap */
   in_root("cd sys/fs/cgroup; echo max > memory.max; echo 1000000 > memory.current");
   assert_int_equal(mem_left(root), (size_t)4500 << 10);
   in_root("echo 3000000 > sys/fs/cgroup/memory.max");

@@ -67,6 +67,7 @@ typedef struct setup {
 } setup;
 
 static bool virtual_cache;
+static int32_t staging; /* rows of the pool; 0: enough for all */
 
 static void map_sequence(kv_cache *kv, int32_t seq) {
   int32_t blocks[EACH];
@@ -80,7 +81,8 @@ static setup *open_setup(void) {
   s->file = support_tiny_file(&s->bytes);
   device *d = support_open_device(support_device(), OPS_MATH_INT8, 2, &s->mem);
   if (model_open(&s->model, s->file, d, &(model_options){0}, &s->mem, &e)) fail_msg("%s", e.text);
-  kv_options o = {.sequences = SEQUENCES, .context = CONTEXT, .type = KV_F16, .views = SLOTS};
+  kv_options o = {
+      .sequences = SEQUENCES, .context = CONTEXT, .type = KV_F16, .views = SLOTS, .stage = staging};
   if (virtual_cache) o.blocks = SEQUENCES * EACH;
   if (kv_open(&s->kv, d, model_shape(s->model), &o, &s->mem, &e)) fail_msg("%s", e.text);
   return s;
@@ -346,6 +348,54 @@ static void looked_up_tokens_are_checked(void **state) {
   }
 }
 
+/* The text says several times that wrong tokens follow every fourth token of the chain. */
+static void mislead(partial_kv *p, const text *t, const partial_chain *c) {
+  enum { ENDING = 4, TIMES = 3 };
+  int32_t said[CONTEXT], count = 0, all[ENDING + LOOKED_MOST];
+  memcpy(all, t->tokens + LOOKED_ROWS + 1 - ENDING, ENDING * sizeof *all);
+  memcpy(all + ENDING, c->tokens, LOOKED_MOST * sizeof *all);
+  for (int32_t i = 0; i < TIMES * LOOKED_MOST; i += ENDING) {
+    const int32_t at = i % LOOKED_MOST;
+    memcpy(said + count, all + at, ENDING * sizeof *said);
+    for (int32_t k = 0; k < ENDING; k++)
+      said[count + ENDING + k] = (all[at + ENDING + k] + 1) % SUPPORT_TINY_VOCAB;
+    count += 2 * ENDING;
+  }
+  memcpy(said + count, all, ENDING * sizeof *said);
+  const partial_news n = {
+      .session = 7, .tokens = said, .count = count + ENDING, .prompt_length = count + ENDING};
+  partial_kv_text(p, 2, &n);
+}
+
+/* Wrong tokens take no room that a chain needs. */
+static void looked_up_tokens_leave_room(void **state) {
+  (void)state;
+  staging = 2 * OPS_TILE;
+  setup *s = open_setup();
+  err e = {0};
+  partial_kv *p;
+  const partial_options few = options_of(1, 1, 1, 0);
+  const int32_t seq = acquire(s);
+  const text t = make_text(s, seq, 0.8f, 5);
+  assert_int_equal(partial_kv_open(&p, &few, s->model, s->kv, SLOTS, CONTEXT, &e), ERR_OK);
+  append(s, seq, t.tokens, LOOKED_ROWS);
+  weigh(s, p, 2, seq, &t, LOOKED_ROWS);
+  partial_chain first = {.slot = 2,
+                         .seq = seq,
+                         .root = t.tokens[LOOKED_ROWS],
+                         .most = LOOKED_MOST,
+                         .sampling = &t.choosing},
+                *one = &first;
+  partial_kv_guess(p, &one, 1);
+  mislead(p, &t, &first);
+  guess_again(p, &first);
+  const partial_counters *n = partial_kv_count(p);
+  assert_int_equal(n->looked_up - n->found, staging - LOOKED_MOST); /* all the room that is left */
+  partial_kv_close(p);
+  close_setup(s);
+  staging = 0;
+}
+
 /* A session of 200 rows that was weighed, and what a guess takes is known: next to nothing beside what is
  * said of passes. */
 static partial_kv *open_timed(setup *s, text *t, double plain_us) {
@@ -467,6 +517,9 @@ static void all_rest_where_no_chain_pays(void **state) {
     plain += length < 0;
     weighed += length == 0;
     tried += length > 0;
+    partial_chain c = {.slot = 0, .seq = 0, .root = t.tokens[200], .most = length, .sampling = &t.choosing},
+                  *one = &c;
+    if (length > 0) partial_kv_guess(p, &one, 1); /* what one takes is forgotten with each rest */
     if (length >= 0) partial_kv_passed(p, 0, 7, 200, no_mass, length, i % 2 ? length : 0, 0);
   }
   assert_int_equal(plain + weighed + tried, PASSES);
@@ -788,6 +841,7 @@ int main(void) {
       cmocka_unit_test(all_blocks_guess_what_plain_decoding_says),
       cmocka_unit_test(chains_end_and_begin),
       cmocka_unit_test(looked_up_tokens_are_checked),
+      cmocka_unit_test(looked_up_tokens_leave_room),
       cmocka_unit_test(chains_are_as_long_as_they_pay),
       cmocka_unit_test(sessions_that_share_a_pass_have_times_of_their_own),
       cmocka_unit_test(sessions_that_share_a_pass_share_a_length),

@@ -512,7 +512,8 @@ void partial_kv_guess(partial_kv *p, partial_chain *const *chains, int32_t count
     r.ends[i] = (rollout_end){.chain = chains[i], .last = -1};
     chains[i]->count = 0;
     show(p, chains[i]);
-    partial_text_next(&p->slots[chains[i]->slot].text, p->slots[chains[i]->slot].session, NULL, 0, 0);
+    partial_slot *s = &p->slots[chains[i]->slot];
+    partial_text_next(&s->text, s->session, NULL, 0, 0); /* so that no forward is timed with what is new */
   }
   p->counters.chains += (uint64_t)count;
   r.room = kv_stage_share(p->kv, count);

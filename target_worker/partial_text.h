@@ -13,8 +13,7 @@ typedef struct partial_text { /* of a slot; all zero at first */
   prompt_lookup *lookup;      /* NULL: there is no memory for it */
 } partial_text;
 
-typedef struct partial_news { /* tokens of a session from a position on, to the last one that has no row yet
-                               */
+typedef struct partial_news { /* tokens of a session, to the last one, which has no row yet */
   uint64_t session;
   const int32_t *tokens; /* [count] */
   int32_t from, count;   /* from > 0: those before are as they were told last */

@@ -320,29 +320,33 @@ static void check_lookups(partial_kv *p, const text *t, const partial_chain *fir
   check_stop(p, first);
 }
 
+/* A session whose blocks were weighed, and its chain. */
+static partial_kv *open_looked(setup *s, float temperature, text *t, partial_chain *first) {
+  const partial_options few = options_of(1, 1, 1, 0);
+  err e = {0};
+  partial_kv *p;
+  const int32_t seq = acquire(s);
+  *t = make_text(s, seq, temperature, 5);
+  assert_int_equal(partial_kv_open(&p, &few, s->model, s->kv, SLOTS, CONTEXT, &e), ERR_OK);
+  append(s, seq, t->tokens, LOOKED_ROWS);
+  weigh(s, p, 2, seq, t, LOOKED_ROWS);
+  *first = (partial_chain){
+      .slot = 2, .seq = seq, .root = t->tokens[LOOKED_ROWS], .most = LOOKED_MOST, .sampling = &t->choosing};
+  partial_kv_guess(p, &first, 1);
+  assert_int_equal(first->count, LOOKED_MOST);
+  return p;
+}
+
 /* What is looked up is checked, several tokens at a time. Chains are the same whatever it is. */
 static void looked_up_tokens_are_checked(void **state) {
   (void)state;
   for (int32_t greedy = 0; greedy < 2; greedy++) {
     setup *s = open_setup();
-    err e = {0};
-    partial_kv *p;
-    const partial_options few = options_of(1, 1, 1, 0);
-    const int32_t seq = acquire(s);
-    const text t = make_text(s, seq, greedy ? 0 : 0.8f, 5);
-    assert_int_equal(partial_kv_open(&p, &few, s->model, s->kv, SLOTS, CONTEXT, &e), ERR_OK);
-    append(s, seq, t.tokens, LOOKED_ROWS);
-    weigh(s, p, 2, seq, &t, LOOKED_ROWS);
-    partial_chain first = {.slot = 2,
-                           .seq = seq,
-                           .root = t.tokens[LOOKED_ROWS],
-                           .most = LOOKED_MOST,
-                           .sampling = &t.choosing},
-                  *one = &first;
-    partial_kv_guess(p, &one, 1);
-    assert_int_equal(first.count, LOOKED_MOST);
+    text t;
+    partial_chain first;
+    partial_kv *p = open_looked(s, greedy ? 0 : 0.8f, &t, &first);
     check_lookups(p, &t, &first);
-    assert_int_equal(kv_length(s->kv, seq), LOOKED_ROWS);
+    assert_int_equal(kv_length(s->kv, first.seq), LOOKED_ROWS);
     partial_kv_close(p);
     close_setup(s);
   }
@@ -372,21 +376,9 @@ static void looked_up_tokens_leave_room(void **state) {
   (void)state;
   staging = 2 * OPS_TILE;
   setup *s = open_setup();
-  err e = {0};
-  partial_kv *p;
-  const partial_options few = options_of(1, 1, 1, 0);
-  const int32_t seq = acquire(s);
-  const text t = make_text(s, seq, 0.8f, 5);
-  assert_int_equal(partial_kv_open(&p, &few, s->model, s->kv, SLOTS, CONTEXT, &e), ERR_OK);
-  append(s, seq, t.tokens, LOOKED_ROWS);
-  weigh(s, p, 2, seq, &t, LOOKED_ROWS);
-  partial_chain first = {.slot = 2,
-                         .seq = seq,
-                         .root = t.tokens[LOOKED_ROWS],
-                         .most = LOOKED_MOST,
-                         .sampling = &t.choosing},
-                *one = &first;
-  partial_kv_guess(p, &one, 1);
+  text t;
+  partial_chain first;
+  partial_kv *p = open_looked(s, 0.8f, &t, &first);
   mislead(p, &t, &first);
   guess_again(p, &first);
   const partial_counters *n = partial_kv_count(p);

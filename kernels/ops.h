@@ -118,11 +118,14 @@ typedef struct ops_span {
  * rotated, as its query is, by the angles of position + rope_shift: a sequence may hold some of another one's
  * keys, closer together than there. Keys of positions below `length` are committed rows, those from there on
  * are the staged rows path[path_at ... path_at + path_count), root first and its own last. An appended row
- * has no path, its length is position + 1, and it writes committed row `position`. */
+ * has no path, its length is position + 1, and it writes committed row `position`. Where the row before it is
+ * of another sequence, the first `shared` committed rows of both, whole tiles, are the same ones of the
+ * cache: a device may read them once for both. */
 typedef struct ops_row {
   int32_t token, position, sequence, length;
   int32_t path_at, path_count;
   int32_t rope_shift;
+  int32_t shared; /* 0: none, or it is not known */
 } ops_row;
 
 /* Which keys the rows see, for layers that agree on it: row i sees the logical positions of spans[first[i]]

@@ -691,6 +691,17 @@ static void fuse(engine *g, const engine_batch *batch, engine_results *out) {
              batch->count);
 }
 
+/* Jobs of sequences that begin with the same rows stand side by side, so that a forward reads these once. */
+static void put_side_by_side(const engine *g, active_job **ready, int32_t count) {
+  for (int32_t i = 1; i < count; i++) {
+    int32_t next = i;
+    while (next < count && kv_shared(g->options.kv, ready[i - 1]->seq, ready[next]->seq, KV_BLOCK) == 0)
+      next++;
+    for (active_job *found = next < count ? ready[next] : NULL; found && next >= i; next--)
+      ready[next] = next > i ? ready[next - 1] : found;
+  }
+}
+
 static void run_jobs(engine *g, const engine_batch *batch, engine_results *out) {
   active_job active[ENGINE_JOBS_MAX], *ready[ENGINE_JOBS_MAX];
   int32_t ready_count = 0;
@@ -704,6 +715,7 @@ static void run_jobs(engine *g, const engine_batch *batch, engine_results *out) 
     tell_text(g, job);
     if (prepare(&active[i], start)) ready[ready_count++] = &active[i];
   }
+  put_side_by_side(g, ready, ready_count);
   if (g->partial) guess_more(g, ready, ready_count);
   if (ready_count > 0) forward(g, ready, ready_count, false);
   for (int32_t i = 0; i < batch->count; i++) finish(&active[i]);

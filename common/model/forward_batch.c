@@ -220,6 +220,7 @@ static void build_rows(forward_batch *b, const kv_cache *k, const model_segment 
     for (int32_t r = 0; r < s->count; r++) {
       ops_row *row = &b->rows[b->plain.row_count++];
       *row = s->kind == MODEL_APPEND ? append_row(k, s, r) : tree_row(b, k, s, r);
+      if (r == 0 && i > 0) row->shared = kv_shared(k, segments[i - 1].seq, s->seq, INT32_MAX);
     }
   }
   b->segment_first[count] = b->plain.row_count;

@@ -20,7 +20,7 @@ typedef struct sequence {
                                     anything */
   int32_t reserved[KV_STAGE_MAX], reserved_count; /* slots of the rows that were reserved last */
   int32_t tiles[STAGE_TILES]; /* of the pool, which the slots [16 i, 16 i + 16) have; or NO_TILE */
-  int32_t *blocks;            /* virtual, and there are views: [block_count] which they are; else NULL */
+  int32_t *blocks;            /* [block_count] which they are; NULL: static, or a view */
 } sequence;
 
 struct kv_cache {
@@ -117,12 +117,12 @@ static void free_all_tiles(kv_cache *k) {
   for (int32_t tile = k->shape.stage / OPS_TILE; tile > 0;) k->free_tiles[k->free_count++] = --tile;
 }
 
-/* Of what only views ask for. */
+/* Of what views show, and of the blocks that sequences have been given. */
 static bool take_tables(kv_cache *k) {
   const size_t each = (size_t)k->shape.context / OPS_TILE;
-  if (k->views == 0) return true;
-  k->shown = mem_alloc(k->mem, MEM_GENERAL, each * sizeof *k->shown);
-  if (!k->shown || !k->is_virtual) return k->shown != NULL;
+  if (k->views > 0) k->shown = mem_alloc(k->mem, MEM_GENERAL, each * sizeof *k->shown);
+  if (k->views > 0 && !k->shown) return false;
+  if (!k->is_virtual) return true;
   k->tables = mem_alloc(k->mem, MEM_GENERAL, (size_t)sequences_of(k) * each * sizeof *k->tables);
   for (int32_t i = 0; k->tables && i < sequences_of(k); i++) k->sequences[i].blocks = k->tables + i * each;
   return k->tables != NULL;
@@ -294,6 +294,14 @@ void kv_map(kv_cache *k, int32_t seq, const int32_t *blocks, int32_t count, int3
   s->block_count = count;
   if (rows >= 0) s->length = rows;
   assert(s->length <= count * OPS_TILE);
+}
+
+int32_t kv_shared(const kv_cache *k, int32_t seq, int32_t other, int32_t most) {
+  const sequence *a = sequence_of(k, seq), *b = sequence_of(k, other);
+  const int32_t blocks = min_i32(min_i32(a->length, b->length) / OPS_TILE, tiles_of(most));
+  int32_t count = 0;
+  while (a->blocks && b->blocks && count < blocks && a->blocks[count] == b->blocks[count]) count++;
+  return count * OPS_TILE;
 }
 
 void kv_view(kv_cache *k, int32_t view, int32_t seq, const int32_t *blocks, int32_t count) {

@@ -88,6 +88,10 @@ int32_t kv_length(const kv_cache *k, int32_t seq); /* committed rows */
  * hold them at the same positions. `blocks` is copied. */
 void kv_map(kv_cache *k, int32_t seq, const int32_t *blocks, int32_t count, int32_t rows);
 
+/* The rows that two sequences have in common, from their first ones on: whole blocks. At most `most`,
+ * rounded up to a block, are looked at. 0 for views, and in the static layout. */
+int32_t kv_shared(const kv_cache *k, int32_t seq, int32_t other, int32_t most);
+
 /* The view shows these blocks of a sequence from now on, and what was staged on it is dropped. Block i stands
  * for the sequence's committed rows [16 i, 16 i + 16); they ascend, and the last of them is the block of its
  * last row, so that the view's length and the sequence's are alike mod KV_BLOCK. A view whose sequence has

@@ -1,6 +1,6 @@
 /* cpu_attention.c - op attention: a group of rows, one key-value head and a piece of their splits are a chunk
  * of work. Of a group whose splits are in several pieces, whoever ends the last one joins what all came to.
- */
+ * Rows of one sequence attend together, and so do those of several in the splits that these share. */
 #include "kernels/cpu/device_cpu.h"
 
 #include <assert.h>
@@ -144,10 +144,22 @@ static void take_scratch(const attention_job *j, int32_t thread, cpu_attention *
   a->sums = (cpu_softmax *)(a->queries + queries_max(group) * (size_t)s->head_dim);
 }
 
-/* The rows from `row` on, before `end`, that are of one sequence. */
-static int32_t same_sequence(const attention_job *j, int32_t row, int32_t end) {
-  int32_t next = row;
-  while (next < end && j->rows[next].kv == j->rows[row].kv) next++;
+/* The splits that this row's sequence and that of the row before have in common: all, if it is the same one.
+ * Rows with windows that have left the first split have none. */
+static int32_t shared_before(const attention_job *j, int32_t row) {
+  const bool can = j->cut.pieces != 1 && splits_of(j->view, row - 1, 1).first == 0;
+  if (j->rows[row].kv == j->rows[row - 1].kv) return INT32_MAX;
+  return can && splits_of(j->view, row, 1).first == 0 ? j->rows[row].shared / OPS_SPLIT : 0;
+}
+
+/* The rows from `row` on, before `end`, each of which has more than `splits` splits in common with the one
+ * before. *common: what all of them have. */
+static int32_t sharing_rows(const attention_job *j, int32_t row, int32_t end, int32_t splits,
+                            int32_t *common) {
+  int32_t next = row + 1;
+  *common = INT32_MAX;
+  for (int32_t shared; next < end && (shared = shared_before(j, next)) > splits; next++)
+    *common = cpu_min(shared, *common);
   return next - row;
 }
 
@@ -160,35 +172,56 @@ static void quantize_heads(const attention_job *j, int32_t row, int32_t count, i
 /* Where a group's last piece is done: its rows, from what all of them came to. */
 static void join_group(const attention_job *j, int32_t group, int32_t head) {
   const int32_t begin = group * j->cut.rows_each, end = cpu_min(begin + j->cut.rows_each, j->count);
-  for (int32_t row = begin, count; row < end; row += count) {
-    count = same_sequence(j, row, end);
+  for (int32_t row = begin, count, common; row < end; row += count) {
+    count = sharing_rows(j, row, end, INT32_MAX - 1, &common);
     const cpu_attention a = attention_of(j, row, count, head);
     j->k->attention_join(&a);
     quantize_heads(j, row, count, head);
   }
 }
 
-static void attend_piece(const attention_job *j, cpu_attention *a, int32_t piece) {
-  const ops_span all = {a->split, a->split_end};
-  a->split = piece_at(all, piece, j->cut.pieces);
-  a->split_end = piece_at(all, piece + 1, j->cut.pieces);
-  j->k->attention(a);
+/* What a thread does of a chunk: some splits of rows [row, row + count). */
+typedef struct attention_part {
+  int32_t chunk, thread, head;
+  int32_t end; /* of the group's rows */
+  int32_t row, count, split, split_end;
+} attention_part;
+
+static void attend_together(const attention_job *j, const attention_part *p, int32_t split_end) {
+  cpu_attention a = attention_of(j, p->row, p->count, p->head);
+  take_scratch(j, p->thread, &a);
+  point_at_stage(j, p->head, &a);
+  point_at_next(j, p->row + p->count, p->end, p->chunk, &a);
+  a.split = p->split;
+  a.split_end = split_end;
+  j->k->attention(&a);
 }
 
-/* Where another sequence begins, another call. */
+/* The splits that sequences have in common for all their rows, and then those that fewer of them have, down
+ * to each sequence's own. */
+static void attend(const attention_job *j, attention_part p) {
+  for (const int32_t end = p.row + p.count; p.row < end; p.row += p.count) {
+    int32_t common;
+    p.count = sharing_rows(j, p.row, end, p.split, &common);
+    attention_part rest = p;
+    rest.split = cpu_min(common, p.split_end);
+    attend_together(j, &p, rest.split);
+    if (rest.split < p.split_end) attend(j, rest);
+  }
+}
+
+/* Where rows begin that share nothing with those before, the pieces of other splits. */
 static void attention_chunk(void *context, int32_t chunk, int32_t thread) {
   const attention_job *j = context;
   const attention_cut *cut = &j->cut;
   const int32_t group = chunk % cut->groups, piece = chunk / cut->groups % cut->pieces,
                 head = chunk / cut->groups / cut->pieces;
   const int32_t begin = group * cut->rows_each, end = cpu_min(begin + cut->rows_each, j->count);
-  for (int32_t row = begin, count; row < end; row += count) {
-    count = same_sequence(j, row, end);
-    cpu_attention a = attention_of(j, row, count, head);
-    take_scratch(j, thread, &a);
-    point_at_stage(j, head, &a);
-    point_at_next(j, row + count, end, chunk, &a);
-    attend_piece(j, &a, piece);
+  for (int32_t row = begin, count, common; row < end; row += count) {
+    count = sharing_rows(j, row, end, 0, &common);
+    const ops_span splits = splits_of(j->view, row, count);
+    attend(j, (attention_part){chunk, thread, head, end, row, count, piece_at(splits, piece, cut->pieces),
+                               piece_at(splits, piece + 1, cut->pieces)});
     if (cut->pieces == 1) quantize_heads(j, row, count, head);
   }
   if (cut->pieces == 1) return;
@@ -196,14 +229,15 @@ static void attention_chunk(void *context, int32_t chunk, int32_t thread) {
   if (atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) == 1) join_group(j, group, head);
 }
 
-/* Of the rows of a sequence that stand side by side, at most: how many there are, and their splits. */
-static int32_t longest_run(const attention_job *j, int32_t *splits) {
+/* Of rows that stand side by side and share splits, at most: how many there are, and their splits. */
+static int32_t longest_run(const attention_job *j, int32_t *splits, bool *several) {
   int32_t most = 0;
   *splits = 1;
-  for (int32_t row = 0, count; row < j->count; row += count) {
-    count = same_sequence(j, row, j->count);
+  for (int32_t row = 0, count, common; row < j->count; row += count) {
+    count = sharing_rows(j, row, j->count, 0, &common);
     const ops_span all = splits_of(j->view, row, count);
     most = count > most ? count : most;
+    *several |= common < INT32_MAX;
     *splits = all.end - all.first > *splits ? all.end - all.first : *splits;
   }
   return most;
@@ -219,11 +253,13 @@ static int32_t pieces_for(int32_t chunks, int32_t threads, int32_t splits) {
   return pieces;
 }
 
-/* As many rows of a sequence go through the keys together as a kernel takes, fewer where threads would go
- * idle. */
+/* As many rows go through shared keys together as a kernel takes, fewer where threads would go idle. Several
+ * sequences leave their splits in at least two pieces. */
 static attention_cut cut_for(const attention_job *j, int32_t threads) {
   const ops_kv_shape *s = &j->kv->shape;
-  attention_cut c = {.rows_each = longest_run(j, &c.splits)};
+  attention_cut c = {0};
+  bool several = false;
+  c.rows_each = longest_run(j, &c.splits, &several);
   const int32_t most = CPU_QUERIES_MAX / group_heads(j);
   const size_t bytes = (size_t)j->count * (size_t)(j->heads * s->head_dim) * (size_t)c.splits * sizeof(float);
   const int32_t pieces_max = bytes > SPLITS_BYTES_MAX ? 1 : c.splits;
@@ -235,6 +271,7 @@ static attention_cut cut_for(const attention_job *j, int32_t threads) {
   c.rows_each = (j->count + c.groups - 1) / c.groups; /* groups of nearly equal size */
   c.groups = (j->count + c.rows_each - 1) / c.rows_each;
   c.pieces = pieces_for(c.groups * s->kv_heads, threads, pieces_max);
+  if (several && c.pieces == 1) c.pieces = cpu_min(2, pieces_max);
   return c;
 }
 

@@ -77,6 +77,7 @@ static void copy_row(cpu_row *to, const device_kv *k, const ops_row *r) {
                   .token = r->token,
                   .position = r->position,
                   .rope_shift = r->rope_shift,
+                  .shared = r->shared,
                   .length = r->length,
                   .path_count = r->path_count};
 }

@@ -45,10 +45,11 @@ typedef struct cpu_kv {
 
 /* A row of a forward. Its keys are the committed rows [0, length), then the staged rows path[0..path_count),
  * with the root first and its own last. An appended row has no path: its own key is committed row length - 1.
- * Staged rows count from stage_at, a multiple of OPS_TILE, which the rows of one sequence share. */
+ * Staged rows count from stage_at, a multiple of OPS_TILE, which the rows of one sequence share. shared: as
+ * ops_row has it. */
 typedef struct cpu_row {
   const cpu_kv *kv;
-  int32_t token, position, rope_shift;
+  int32_t token, position, rope_shift, shared;
   int32_t length, path_count;
   const int32_t *path;
   int32_t stage_at;
@@ -85,10 +86,11 @@ typedef void cpu_linear(const void *group, const cpu_act *x, int32_t row, int32_
  * which no multiple is a page. */
 #define CPU_SCORES (OPS_SPLIT + OPS_TILE)
 
-/* Some splits of what the query heads of some rows of one sequence, which share a key-value head, attend to.
- * A query is a row and a head: query i is head i % heads of row i / heads. Pointers stand at that layer and
- * key-value head; those of committed rows at block 0 of all (the sequence's own blocks are in row->kv->map),
- * those of staged rows at row->stage_at. */
+/* Some splits of what the query heads of some rows, which share a key-value head, attend to. The rows are of
+ * one sequence, or of several that have all rows of these splits in common. A query is a row and a head:
+ * query i is head i % heads of row i / heads. Pointers stand at that layer and key-value head; those of
+ * committed rows at block 0 of all (the sequence's own blocks are in row->kv->map), those of staged rows at
+ * row->stage_at. */
 typedef struct cpu_attention {
   ops_kv_type type;
   int32_t head_dim, heads, rows;     /* rows * heads <= CPU_QUERIES_MAX, or rows is 1 */

@@ -751,6 +751,9 @@ static void two_sequences_share_a_block(void **state) {
   kv_map(n->k, 1, (const int32_t[]){0, 2}, 2, 16);
   append_rows(n, 1, 200, 2);
   CHECK_RUNS(n, 1, 3, LIST(10, 100, 200), LIST(12, 4, 2));
+  assert_int_equal(kv_shared(n->k, 0, 1, 100), 16);
+  assert_int_equal(kv_shared(n->k, 1, 0, 1), 16);
+  assert_int_equal(kv_shared(n->k, 0, 1, 0), 0);
   stage_chain(n, 1, 300, 3);
   commit_chain(n, 1, 3);
   CHECK_RUNS(n, 0, 2, LIST(10, 100), LIST(12, 7));

@@ -158,9 +158,9 @@ typedef struct device_table {
                      const device_act *v);
   /* y [rows][heads * head_dim] from the keys that views[view] shows each row. */
   void (*attention)(device *d, int32_t layer, int32_t view, const device_act *q, device_act *y);
-  /* y [rows][context / OPS_TILE], row i of the batch's capture_rows: what the tiles of its committed keys
-   * weigh for all its heads, in this layer, is put there, or added where `add`. Its last tile ends with
-   * committed row length - 1; what y has beyond stays. */
+  /* y [rows][context / OPS_TILE], row i of the first weigh_count of the batch's capture_rows: what the tiles
+   * of its committed keys weigh for all its heads, in this layer, is put there, or added where `add`. Its
+   * last tile ends with committed row length - 1; what y has beyond stays. */
   void (*mass)(device *d, int32_t layer, const device_act *q, bool add, device_act *y);
   /* The same, by the op `bound` of ops.h. */
   void (*bound)(device *d, int32_t layer, const device_act *q, bool add, device_act *y);

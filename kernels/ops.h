@@ -190,9 +190,9 @@ typedef struct ops_batch {
   const int32_t *bias_tokens; /* [bias_count] the biases of the rankings */
   const float *bias_values;
   int32_t bias_count;
-  const ops_sampling *choices; /* [ops_choice_count] */
-  const int32_t *capture_rows; /* [capture_count] rows whose activations each op `capture` keeps */
-  int32_t capture_count;
+  const ops_sampling *choices;        /* [ops_choice_count] */
+  const int32_t *capture_rows;        /* [capture_count] rows whose activations each op `capture` keeps; */
+  int32_t capture_count, weigh_count; /* what tiles weigh is found for the first weigh_count of them */
 } ops_batch;
 
 static inline int32_t ops_choice_count(const ops_batch *b) {

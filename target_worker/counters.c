@@ -58,7 +58,8 @@ static void print_engine(FILE *out, const engine_counters *n) {
 static void print_partial(FILE *out, const partial_counters *n) {
   const named list[] = {{"chains", n->chains},       {"guessed", n->guessed}, {"accepted", n->accepted},
                         {"forwards", n->forwards},   {"us", n->us},           {"failures", n->failures},
-                        {"looked_up", n->looked_up}, {"found", n->found},     {"lossy", n->lossy}};
+                        {"looked_up", n->looked_up}, {"found", n->found},     {"checked", n->checked},
+                        {"right", n->right},         {"lossy", n->lossy}};
   named reasons[PARTIAL_REASONS];
   for (int i = 0; i < PARTIAL_REASONS; i++) reasons[i] = (named){partial_reason_names[i], n->fallbacks[i]};
   fprintf(out, ", ");

@@ -91,7 +91,8 @@ int engine_fault_parse(engine_fault *f, const char *text, err *e) {
 /* A job of the batch in hand. */
 typedef struct active_job {
   engine *g;
-  const engine_job *job;
+  const engine_job *job; /* with the nodes that it goes through the model with: */
+  const engine_job *own; /* those that it was given, or a chain over partial KV */
   engine_result *r;
   int32_t seq, segment; /* of the cache; of the forward */
   bool faulty;          /* a test wants its forward to fail, */
@@ -423,7 +424,7 @@ static void read_again(active_job *a, bool again) {
 
 /* --- partial KV --- */
 
-/* A step without drafts, whose tokens the forward chooses. */
+/* A step whose tokens the forward chooses. */
 static bool may_guess(const active_job *a) {
   return a->job->kind == ENGINE_VERIFY && a->job->partial_most > 0 && a->job->kv_length > 0 && a->choosing &&
          !a->kept;
@@ -442,12 +443,14 @@ static void note_weights(const active_job *a, int32_t segment) {
 
 /* Of a forward that was planned: with guesses, or plain. */
 static void note_pass(engine *g, active_job *const *active, int32_t count, double us) {
-  int32_t longest = 0;
-  for (int32_t i = 0; i < count; i++)
+  int32_t longest = 0, tokens = 0;
+  for (int32_t i = 0; i < count; i++) {
     if (active[i]->r->guessed > longest) longest = active[i]->r->guessed;
+    tokens += active[i]->r->sampled_count;
+  }
   const bool only_weighed = active[0]->weighs && longest == 0;
   if (g->planned && !only_weighed && !model_prepared(g->options.model))
-    partial_kv_measured(g->partial, count, longest, us);
+    partial_kv_measured(g->partial, count, longest, tokens, us);
 }
 
 static partial_chain *begin_chain(active_job *a, int32_t length) {
@@ -459,23 +462,22 @@ static partial_chain *begin_chain(active_job *a, int32_t length) {
                        .most = min_i32(length, job->partial_most),
                        .sampling = &a->sampling,
                        .stops = job->stops,
-                       .stop_count = job->stop_count};
+                       .stop_count = job->stop_count,
+                       .tree = job->tokens,
+                       .parents = job->parents,
+                       .tree_rows = job->count};
   return c;
 }
 
-/* The chain's tokens become nodes of the job. */
-static void add_chain(active_job *a, const partial_chain *c) {
+/* The chain's tokens take the place of the job's nodes. */
+static void put_chain(active_job *a, const partial_chain *c) {
   engine_job *job = &a->g->guesses[a->paths - a->g->paths].job;
-  const engine_job *root = a->job;
-  *job = *root;
+  *job = *a->own;
   memcpy(job->tokens + 1, c->tokens, (size_t)c->count * sizeof *job->tokens);
   for (int32_t i = 1; i <= c->count; i++) job->parents[i] = i - 1;
   job->count = job->sampled_max = c->count + 1;
   a->job = job;
   a->r->node_count = a->r->guessed = c->count;
-  if (stage(a) == ERR_OK) return;
-  a->job = root;
-  a->r->node_count = a->r->guessed = 0;
 }
 
 static void tell_text(engine *g, const engine_job *job) {
@@ -487,11 +489,6 @@ static void tell_text(engine *g, const engine_job *job) {
                           .stops = job->stops,
                           .stop_count = job->stop_count};
   if (g->partial && job->text) partial_kv_text(g->partial, job->slot, &n);
-}
-
-/* Nor beside a prompt, which would wait for it, nor beside rows that are captured for drafts. */
-static bool is_alone(const engine_job *job) {
-  return job->kind == ENGINE_VERIFY && job->taps.count == 0;
 }
 
 static partial_reason why_not(const active_job *a) {
@@ -515,12 +512,13 @@ static void fall_back_all(engine *g, active_job *const *ready, int32_t count) {
   }
 }
 
-/* Steps of nothing but sessions that may guess, to steps[]. */
+/* Steps of nothing but sessions that may guess, to steps[]: none beside a prompt, which would wait for it. */
 static bool list_steps(active_job *const *ready, int32_t count, partial_step *steps) {
   for (int32_t i = 0; i < count; i++) {
     const engine_job *job = ready[i]->job;
-    if (!is_alone(job) || !may_guess(ready[i])) return false;
-    steps[i] = (partial_step){job->slot, job->session, job->kv_length, &job->partial, 0};
+    if (!may_guess(ready[i])) return false;
+    steps[i] =
+        (partial_step){job->slot, job->session, job->kv_length, &job->partial, job->partial_drafted, 0};
   }
   return count > 0;
 }
@@ -536,7 +534,7 @@ static void guess_chains(engine *g, active_job *const *ready, const partial_step
   }
   if (n > 0) partial_kv_guess(g->partial, chains, n);
   for (int32_t i = 0; i < n; i++)
-    if (chains[i]->count > 0) add_chain(guessing[i], chains[i]);
+    if (chains[i]->count > 0) put_chain(guessing[i], chains[i]);
 }
 
 /* Guesses what follows, in the rows that the forward has left, where all sessions of it may. */
@@ -632,7 +630,7 @@ static int take_logprobs(active_job *a) {
   return rc;
 }
 
-/* Checks the job and stages its nodes; false: its rows cannot go through the model. */
+/* Checks the job; false: its rows cannot go through the model. */
 static bool prepare(active_job *a, uint64_t start) {
   const engine_job *job = a->job;
   assert(job->slot >= 0 && job->slot < a->g->options.sequences && job->count >= 1);
@@ -645,7 +643,7 @@ static bool prepare(active_job *a, uint64_t start) {
   if (job->kind == ENGINE_VERIFY) set_choosing(a);
   fault_before(a);
   if (!starts_right(a)) return false;
-  int rc = a->faulty ? ERR_INTERNAL : stage(a);
+  int rc = a->faulty ? ERR_INTERNAL : ERR_OK;
   if (rc == ERR_OK && a->kept) rc = take_logprobs(a);
   if (rc != ERR_OK) fail(a, rc);
   return rc == ERR_OK;
@@ -665,6 +663,20 @@ static void give_features(active_job *a) {
     r->features = rows;
 }
 
+static int32_t pick_sampled(void *context, int32_t row, const int32_t *path, int32_t depth) {
+  (void)row, (void)path;
+  return ((const engine_result *)context)->sampled[depth];
+}
+
+/* Tokens that the job's own nodes would have given, where a chain took their place. */
+static int32_t drafted_of(const active_job *a) {
+  const engine_job *own = a->own;
+  int32_t path[ENGINE_ROWS_MAX], sampled[ENGINE_ROWS_MAX];
+  if (a->r->guessed == 0 || a->r->sampled_count == 0) return 0;
+  return acceptance_walk(own->tokens, own->parents, own->count, own->stops, own->stop_count,
+                         min_i32(own->sampled_max, a->r->sampled_count), pick_sampled, a->r, path, sampled);
+}
+
 static void finish(active_job *a) {
   engine *g = a->g;
   if (a->job->selfcheck && a->r->node_count > 0 && a->r->code == ERR_OK) selfcheck(a);
@@ -674,6 +686,7 @@ static void finish(active_job *a) {
     g->counters.prefills++;
   if (a->job->kind == ENGINE_PREFILL && a->job->measures)
     g->counters.measured_rows += (uint64_t)a->job->count;
+  a->r->drafted_count = drafted_of(a);
   a->r->kv_length = kv_length(g->options.kv, a->seq);
   give_features(a);
 }
@@ -702,6 +715,27 @@ static void put_side_by_side(const engine *g, active_job **ready, int32_t count)
   }
 }
 
+/* Where there is no room for a chain, the job's own nodes again. Jobs whose nodes find none leave; returns
+ * how many are left. */
+static int32_t stage_all(active_job **ready, int32_t count) {
+  int32_t left = 0;
+  for (int32_t i = 0; i < count; i++) {
+    active_job *a = ready[i];
+    int rc = stage(a);
+    if (rc != ERR_OK && a->r->guessed > 0) {
+      a->job = a->own;
+      a->r->node_count = a->own->count - 1;
+      a->r->guessed = 0;
+      rc = stage(a);
+    }
+    if (rc == ERR_OK)
+      ready[left++] = a;
+    else
+      fail(a, rc);
+  }
+  return left;
+}
+
 static void run_jobs(engine *g, const engine_batch *batch, engine_results *out) {
   active_job active[ENGINE_JOBS_MAX], *ready[ENGINE_JOBS_MAX];
   int32_t ready_count = 0;
@@ -710,13 +744,18 @@ static void run_jobs(engine *g, const engine_batch *batch, engine_results *out) 
   tap_rows_begin(&g->taps);
   for (int32_t i = 0; i < batch->count; i++) {
     const engine_job *job = &batch->jobs[i];
-    active[i] = (active_job){
-        .g = g, .job = job, .r = &out->of[i], .seq = g->sequences[job->slot], .paths = &g->paths[i]};
+    active[i] = (active_job){.g = g,
+                             .job = job,
+                             .own = job,
+                             .r = &out->of[i],
+                             .seq = g->sequences[job->slot],
+                             .paths = &g->paths[i]};
     tell_text(g, job);
     if (prepare(&active[i], start)) ready[ready_count++] = &active[i];
   }
   put_side_by_side(g, ready, ready_count);
   if (g->partial) guess_more(g, ready, ready_count);
+  ready_count = stage_all(ready, ready_count);
   if (ready_count > 0) forward(g, ready, ready_count, false);
   for (int32_t i = 0; i < batch->count; i++) finish(&active[i]);
   g->counters.batches++;

@@ -52,10 +52,11 @@ typedef struct engine_job {
   int32_t stops[WIRE_STOPS_MAX];
   int32_t stop_count;
   int32_t sampled_max; /* VERIFY: most tokens to take, >= 1 */
-  /* VERIFY of a root alone, where the engine has partial KV: most nodes that it may add by itself, all of
-   * which may be taken; 0: none, and what blocks weigh is not looked at */
+  /* VERIFY where the engine has partial KV: most nodes that it may put in place of the job's by itself, all
+   * of which may be taken; 0: none, and what blocks weigh is not looked at */
   int32_t partial_most;
-  msg_partial partial;        /* how, with partial_most; */
+  bool partial_drafted; /* drafts feed the session's tree, though this job may have none of their nodes */
+  msg_partial partial;  /* how, with partial_most; */
   partial_reason partial_why; /* why there are none; */
   /* of C, from text_from on, [kv_length + 1 - text_from], valid until the result; what lies before is as the
    * slot's last job with a text had it. NULL: there is none */
@@ -84,10 +85,11 @@ typedef struct engine_result {
   int code; /* ERR_OK, ERR_DESYNC (kv_length tells), ERR_LIMIT (the grammar allows no token), ERR_FORMAT (no
                output is the largest: they are no numbers), ERR_INTERNAL,
                ERR_DEVICE (lost: no job will succeed any more): nothing was committed */
-  int32_t kv_length;                /* rows committed afterwards */
-  int32_t node_count;               /* VERIFY: rows beside the root, */
-  int32_t guessed;                  /* of which the engine has added so many over partial KV; */
-  int32_t lossy;                    /* so many tokens are not those that the whole cache gives */
+  int32_t kv_length;     /* rows committed afterwards */
+  int32_t node_count;    /* VERIFY: rows beside the root, */
+  int32_t guessed;       /* all of which, or none, the engine has guessed over partial KV; */
+  int32_t lossy;         /* so many tokens are not those that the whole cache gives */
+  int32_t drafted_count; /* with guesses: tokens of `sampled` that the job's nodes would have given */
   int32_t sampled[ENGINE_ROWS_MAX]; /* VERIFY: new tokens, the last one the bonus */
   int32_t sampled_count;
   const ranking_token *logprobs; /* [sampled_count][the job's logprobs], valid until the next batch */

@@ -10,23 +10,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHAINS_MAX     64
-#define GUESS_ROWS_MAX 8 /* of a chain in a forward over partial KV */
+#define CHAINS_MAX     32
+#define GUESS_ROWS_MAX 16 /* of a chain in a forward over partial KV, with nodes of drafts, */
+#define LOOKUP_ROWS    8  /* and with tokens that were looked up */
 _Static_assert(CHAINS_MAX *GUESS_ROWS_MAX <= MODEL_ROWS_MAX, "all chains go through a forward");
 #define FIRST_CLASS 3    /* of the chain that is tried first */
 #define CLASSES     6    /* of chains, by length: 2^class - 1 tokens, which a pass checks with 2^class rows */
-#define WAYS        4    /* of sessions, by how they are to be treated */
+#define WAYS        6    /* of sessions, by how they are to be treated */
 #define SHARES      7    /* of forwards, by the sessions in it: 1, 2, 3 to 4, 5 to 8, ... */
 #define REST_FIRST  256  /* passes after it was seen that no chain pays; twice as many the next time, */
 #define REST_MOST   8192 /* up to these */
 #define TRIES       4    /* of chains whose guesses could not be timed */
 #define GROWTH      1.25 /* that twice as many rows may cost, as long as that was not measured */
-#define PLAIN_FIRST 2    /* passes that are plain before the first chain, */
-#define PLAIN_EVERY 64   /* and later one of so many, because contexts grow */
 #define RIGHT_FIRST 0.9
 #define FORGET_OWN  64  /* guesses: what was right before counts half, of a session */
 #define FORGET_ALL  512 /* and of all */
 #define PRIOR       16  /* guesses that those of all count for where a session is judged */
+
+/* Passes that are plain before the first chain, and later one of so many, because contexts grow: without
+ * drafts, and with them, whose passes differ in how much they give. */
+static const struct { uint32_t first, every; } plain_passes[2] = {{2, 64}, {8, 16}};
 
 typedef struct partial_record { /* of the last guesses */
   double looked, right;         /* how many were looked at, and how many of these were right */
@@ -35,7 +38,8 @@ typedef struct partial_record { /* of the last guesses */
 typedef struct partial_slot {
   int32_t view; /* of the cache */
   uint64_t session;
-  msg_partial how; /* at the last plan */
+  msg_partial how; /* at the last plan, */
+  bool drafted;    /* when drafts fed a session of the forward */
   int32_t rows;    /* that were weighed; 0: none were */
   float *mass;     /* [blocks of a context] */
   partial_record own;
@@ -45,6 +49,7 @@ typedef struct partial_slot {
 typedef struct partial_share { /* forwards of so many sessions */
   /* Microseconds of a guess, of a plain pass, and of one that weighs and checks chains of a class */
   average guess, plain, check[CLASSES];
+  average tokens; /* of a plain pass */
   uint32_t passes;
   int32_t rest, rest_next; /* passes that are plain from now on; those of the next rest; 0: as the first */
   int32_t tries;           /* chains since the last rest, as far as that matters */
@@ -54,6 +59,7 @@ typedef struct partial_share { /* forwards of so many sessions */
  * nothing to others. */
 typedef struct partial_way {
   msg_partial how;
+  bool drafted;
   uint64_t used; /* by the last plan of that number */
   partial_share shares[SHARES];
   partial_record all;
@@ -182,18 +188,18 @@ static bool alike(const msg_partial *a, const msg_partial *b) {
 }
 
 /* NULL: nothing is known of it. */
-static partial_way *find_way(partial_kv *p, const msg_partial *how) {
+static partial_way *find_way(partial_kv *p, const msg_partial *how, bool drafted) {
   for (int32_t i = 0; i < WAYS; i++)
-    if (alike(&p->ways[i].how, how)) return &p->ways[i];
+    if (p->ways[i].drafted == drafted && alike(&p->ways[i].how, how)) return &p->ways[i];
   return NULL;
 }
 
 /* In place of the one that was not used for longest, but never of the target's own. */
-static partial_way *take_way(partial_kv *p, const msg_partial *how) {
-  partial_way *w = find_way(p, how), *oldest = &p->ways[1];
+static partial_way *take_way(partial_kv *p, const msg_partial *how, bool drafted) {
+  partial_way *w = find_way(p, how, drafted), *oldest = &p->ways[1];
   for (int32_t i = 2; i < WAYS; i++)
     if (p->ways[i].used < oldest->used) oldest = &p->ways[i];
-  if (!w) *(w = oldest) = (partial_way){.how = *how};
+  if (!w) *(w = oldest) = (partial_way){.how = *how, .drafted = drafted};
   w->used = ++p->plans;
   return w;
 }
@@ -231,7 +237,7 @@ static double tokens_of(const partial_kv *p, const partial_step *steps, int32_t 
 /* The chains that give all sessions together the most tokens a microsecond. 0: a plain pass gives more. */
 static int32_t best_length(const partial_kv *p, const partial_share *t, const partial_step *steps,
                            int32_t count, int32_t most) {
-  double best = count / t->plain.mean;
+  double best = t->tokens.mean / t->plain.mean;
   int32_t length = 0;
   for (int32_t class = 1; class < CLASSES && (1 << class) - 1 <= most; class ++) {
     const int32_t n = (1 << class) - 1;
@@ -261,10 +267,17 @@ static void rest(partial_kv *p, partial_share *t) {
   t->guess = (average){0};
   memset(t->check, 0, sizeof t->check);
   for (int32_t i = 0; i < p->slot_count; i++)
-    if (alike(&p->slots[i].how, &p->way->how)) p->slots[i].rows = 0;
+    if (p->slots[i].drafted == p->way->drafted && alike(&p->slots[i].how, &p->way->how)) p->slots[i].rows = 0;
+}
+
+static bool any_drafted(const partial_step *steps, int32_t count) {
+  bool any = false;
+  for (int32_t i = 0; i < count; i++) any |= steps[i].drafted;
+  return any;
 }
 
 static bool all_long_enough(partial_kv *p, const partial_step *steps, int32_t count) {
+  const bool drafted = any_drafted(steps, count);
   bool enough = true;
   for (int32_t i = 0; i < count; i++) {
     partial_slot *s = &p->slots[steps[i].slot];
@@ -272,6 +285,7 @@ static bool all_long_enough(partial_kv *p, const partial_step *steps, int32_t co
     if (s->session != steps[i].session)
       *s = (partial_slot){.view = s->view, .session = steps[i].session, .mass = s->mass, .text = s->text};
     s->how = *steps[i].how;
+    s->drafted = drafted;
   }
   return enough;
 }
@@ -306,13 +320,14 @@ static bool all_alike(const partial_step *steps, int32_t count) {
 
 /* Sessions of several ways go by the times of the target's own, and put none to rest. */
 static partial_plan plan_exact(partial_kv *p, partial_step *steps, int32_t count, int32_t most) {
-  const bool mixed = !all_alike(steps, count);
-  p->way = mixed ? &p->ways[0] : take_way(p, steps[0].how);
+  const bool mixed = !all_alike(steps, count), drafted = any_drafted(steps, count);
+  p->way = mixed ? &p->ways[0] : take_way(p, steps[0].how, drafted);
   partial_share *t = share_of(p, count);
   const partial_plan plain = {.learns = true}, weighing = {.weighs = true, .learns = true},
                      resting = {.learns = true, .why = PARTIAL_RESTING};
   if (t->rest > 0 && t->rest-- > 0) return resting;
-  const bool measures = t->plain.count < PLAIN_FIRST || ++t->passes % PLAIN_EVERY == 0;
+  const bool measures =
+      t->plain.count < plain_passes[drafted].first || ++t->passes % plain_passes[drafted].every == 0;
   if (measures && p->options.rows == 0) return plain;
   if (!all_weighed(p, steps, count)) return weighing;
   if (!mixed) most = min_i32(most, steps[0].how->refresh);
@@ -340,8 +355,9 @@ void partial_kv_failed(partial_kv *p) {
   for (int32_t i = 0; i < p->slot_count; i++) p->slots[i].rows = 0;
 }
 
-void partial_kv_measured(partial_kv *p, int32_t sessions, int32_t length, double us) {
+void partial_kv_measured(partial_kv *p, int32_t sessions, int32_t length, int32_t tokens, double us) {
   partial_share *t = share_of(p, sessions);
+  if (length == 0) average_add(&t->tokens, tokens);
   average_add(length > 0 ? &t->check[min_i32(log2_of(length + 1), CLASSES - 1)] : &t->plain, us);
 }
 
@@ -357,20 +373,21 @@ void partial_kv_passed(partial_kv *p, int32_t slot, uint64_t session, int32_t ro
   p->counters.accepted += (uint64_t)accepted;
   p->counters.lossy += (uint64_t)lossy;
   if (s->how.mode == WIRE_PARTIAL_LOSSY) return;
-  partial_way *way = find_way(p, &s->how);
+  partial_way *way = find_way(p, &s->how, s->drafted);
   record(&s->own, guessed, accepted, FORGET_OWN);
   if (way) record(&way->all, guessed, accepted, FORGET_ALL);
 }
 
 /* --- guessing --- */
 
-/* A chain that goes on: its last token has no row yet, and other tokens were looked up behind it. */
+/* A chain that goes on: its last token has no row yet. It has row 0 of a forward; others hang from it, or
+ * from an earlier one of them (`from`). */
 typedef struct rollout_end {
   partial_chain *chain;
-  int32_t tokens[GUESS_ROWS_MAX], parents[GUESS_ROWS_MAX], slots[GUESS_ROWS_MAX],
-      count;      /* rows of a forward */
+  int32_t tokens[GUESS_ROWS_MAX], from[GUESS_ROWS_MAX], parents[GUESS_ROWS_MAX], slots[GUESS_ROWS_MAX], count;
   int32_t last;   /* slot of the row before; -1: it is a committed one */
   int32_t staged; /* rows so far */
+  bool drafted;   /* the others are nodes of drafts, rather than tokens that were looked up */
 } rollout_end;
 
 typedef struct rollout {
@@ -422,26 +439,49 @@ static bool ends(const partial_chain *c) {
 /* Rows for the last token and `more` behind it. False: there is no room. */
 static bool take_rows(partial_kv *p, rollout_end *e, int32_t more) {
   const partial_chain *c = e->chain;
-  if (kv_grow_chain(p->kv, p->slots[c->slot].view, e->last, 1 + more, e->slots) != ERR_OK) return false;
-  e->count = 1 + more;
-  e->staged += e->count;
+  const int32_t count = 1 + more, view = p->slots[c->slot].view;
+  if (kv_grow_tree(p->kv, view, e->last, e->from, count, e->slots) != ERR_OK) return false;
+  e->count = count;
+  e->staged += count;
   e->tokens[0] = c->count == 0 ? c->root : c->tokens[c->count - 1];
-  memcpy(e->tokens + 1, c->tokens + c->count, (size_t)more * sizeof *e->tokens);
   e->parents[0] = e->last;
-  memcpy(e->parents + 1, e->slots, (size_t)more * sizeof *e->slots);
+  for (int32_t i = 1; i < count; i++) e->parents[i] = e->slots[e->from[i]];
   return true;
 }
 
-/* What is looked up stands behind the chain for a moment. The last token of a chain needs none, and if all of
- * it is wrong, the chain must still have room for a row for each token. */
-static bool next_rows(partial_kv *p, rollout_end *e, int32_t room) {
+/* The best nodes of the chain's tree. */
+static int32_t put_tree(rollout_end *e, int32_t most) {
+  const partial_chain *c = e->chain;
+  const int32_t more = min_i32(c->tree_rows - 1, most);
+  for (int32_t i = 1; i <= more; i++) {
+    e->tokens[i] = c->tree[i];
+    e->from[i] = c->parents[i];
+  }
+  return more;
+}
+
+/* What is looked up stands behind the chain for a moment. */
+static int32_t put_lookup(partial_slot *s, rollout_end *e, int32_t most) {
   partial_chain *c = e->chain;
-  partial_slot *s = &p->slots[c->slot];
-  const int32_t left = c->most - c->count, spare = room - e->staged - left,
-                most = min_i32(min_i32(left, GUESS_ROWS_MAX) - 1, spare),
-                more = partial_text_next(&s->text, s->session, c->tokens, c->count, most);
+  const int32_t more = partial_text_next(&s->text, s->session, c->tokens, c->count, most);
+  for (int32_t i = 1; i <= more; i++) {
+    e->tokens[i] = c->tokens[c->count + i - 1];
+    e->from[i] = i - 1;
+  }
+  return more;
+}
+
+/* The last token of a chain needs no row, and if all that is put behind it is wrong, the chain must still
+ * have room for a row for each token. */
+static bool next_rows(partial_kv *p, rollout_end *e, int32_t room) {
+  const partial_chain *c = e->chain;
+  const int32_t left = c->most - c->count, spare = room - e->staged - left;
+  e->drafted = e->staged == 0 && c->tree_rows > 1;
+  const int32_t rows = e->drafted ? GUESS_ROWS_MAX : min_i32(left, LOOKUP_ROWS),
+                most = min_i32(rows - 1, spare),
+                more = e->drafted ? put_tree(e, most) : put_lookup(&p->slots[c->slot], e, most);
   if (more > 0 && take_rows(p, e, more)) {
-    p->counters.looked_up += (uint64_t)more;
+    *(e->drafted ? &p->counters.checked : &p->counters.looked_up) += (uint64_t)more;
     return true;
   }
   return take_rows(p, e, 0);
@@ -459,20 +499,28 @@ static void keep_going(partial_kv *p, rollout *r) {
   for (int32_t i = 0; i < kept; i++) r->segments[i] = rows_of(p, &r->ends[i]);
 }
 
-/* The tokens of a segment's rows, as far as what was looked up is right. */
+/* The row behind this one that has the token, or -1. */
+static int32_t row_after(const rollout_end *e, int32_t row, int32_t token) {
+  for (int32_t i = row + 1; i < e->count; i++)
+    if (e->from[i] == row && e->tokens[i] == token) return i;
+  return -1;
+}
+
+/* The tokens of a segment's rows, as far as what was put behind the chain is right. */
 static void take_tokens(partial_kv *p, rollout_end *e, int32_t segment) {
   partial_chain *c = e->chain;
   const int32_t before = c->count;
-  for (int32_t i = 0; i < e->count; i++) {
-    const int32_t token = model_sampled(p->model, segment, i);
+  for (int32_t row = 0; row >= 0;) {
+    const int32_t token = model_sampled(p->model, segment, row);
     if (token < 0) c->most = c->count;
     if (token < 0) break;
     c->tokens[c->count++] = token;
-    e->last = e->slots[i];
-    if (i + 1 == e->count || token != e->tokens[i + 1] || ends(c)) break;
+    e->last = e->slots[row];
+    row = ends(c) ? -1 : row_after(e, row, token);
   }
   p->counters.guessed += (uint64_t)(c->count - before);
-  if (c->count > before) p->counters.found += (uint64_t)(c->count - before - 1);
+  if (c->count > before + 1)
+    *(e->drafted ? &p->counters.right : &p->counters.found) += (uint64_t)(c->count - before - 1);
 }
 
 /* One token more for each chain, or several. False: all have ended, or the forward failed. */
@@ -526,9 +574,9 @@ void partial_kv_guess(partial_kv *p, partial_chain *const *chains, int32_t count
 /* --- telling --- */
 
 const char *const partial_reason_names[PARTIAL_REASONS] = {
-    [PARTIAL_NONE] = "none",   [PARTIAL_OFF] = "off",           [PARTIAL_DRAFT] = "draft",
-    [PARTIAL_ROOM] = "room",   [PARTIAL_SAMPLING] = "sampling", [PARTIAL_BESIDE] = "beside",
-    [PARTIAL_SHORT] = "short", [PARTIAL_RESTING] = "resting",   [PARTIAL_FAILED] = "failed"};
+    [PARTIAL_NONE] = "none",         [PARTIAL_OFF] = "off",       [PARTIAL_ROOM] = "room",
+    [PARTIAL_SAMPLING] = "sampling", [PARTIAL_BESIDE] = "beside", [PARTIAL_SHORT] = "short",
+    [PARTIAL_RESTING] = "resting",   [PARTIAL_FAILED] = "failed"};
 
 bool partial_kv_falls_back(partial_kv *p, partial_reason why) {
   return p->counters.fallbacks[why]++ == 0;
@@ -540,11 +588,11 @@ void partial_kv_say(const partial_kv *p, int32_t sessions, char *text, size_t si
   if (t->guess.count == 0)
     snprintf(text, size, "no guess could be timed where %d sessions share a pass", sessions);
   else
-    snprintf(
-        text, size,
-        "no chain of guesses pays where %d sessions share a pass: a guess takes %.2f ms, a plain pass %.2f, "
-        "and %.0f of 100 guesses are right",
-        sessions, guess, plain, 100 * right_of(&p->way->all, RIGHT_FIRST));
+    snprintf(text, size,
+             "no chain of guesses pays where %d sessions share a pass: a guess takes %.2f ms, a plain pass "
+             "%.2f, which "
+             "gives %.1f tokens, and %.0f of 100 guesses are right",
+             sessions, guess, plain, t->tokens.mean, 100 * right_of(&p->way->all, RIGHT_FIRST));
 }
 
 const partial_counters *partial_kv_count(const partial_kv *p) {

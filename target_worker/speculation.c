@@ -190,7 +190,7 @@ static void price(speculation *s, const speculation_shared *all) {
   if (plain > 0 && f->rows > f->steps)
     s->step.us +=
         (cost_model_us(&all->costs, f->rows, f->reads) - plain) * s->step.nodes / (f->rows - f->steps);
-  else if (plain > 0 && f->disturbed > 0 && !speculation_is_undisturbed(s))
+  else if (plain > 0 && f->disturbed > 0 && !f->guessed && !speculation_is_undisturbed(s))
     s->step.us += slowed_us(all, plain) / f->disturbed;
 }
 
@@ -202,13 +202,13 @@ static void count_instead(speculation *s, const speculation_shared *all, int32_t
   s->instead += tokens;
 }
 
-void speculation_stepped(speculation *s, speculation_shared *all, int32_t tokens, bool drafted) {
+void speculation_stepped(speculation *s, speculation_shared *all, int32_t tokens, int32_t drafted) {
   /* No forward was ever measured: this one was not, because another session failed in it. */
   if (all->forward.steps == 0) return;
-  s->step.tokens = tokens;
+  s->step.tokens = drafted;
   price(s, all);
   count_instead(s, all, tokens);
-  if (!drafted) return;
+  if (drafted == 0) return;
   if (s->policy.state == POLICY_NEW) policy_begin(&s->policy, &all->last);
   policy_stepped(&s->policy, &all->record, &s->step);
   all->last = s->policy;

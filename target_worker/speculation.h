@@ -24,7 +24,8 @@ typedef struct speculation_forward { /* what a forward carried, and what it took
   double plain_reads, reads;         /* cache positions read by those sessions' roots; by all those rows */
   int32_t prompt_rows;               /* it also carried so many rows of prompts */
   int32_t disturbed;                 /* sessions whose colocated drafts may have computed beside it */
-  bool unusual;                      /* its time says nothing of others' */
+  bool unusual;                      /* its time says nothing of others'; */
+  bool guessed;                      /* it had chains over partial KV in place of nodes */
   double us;
 } speculation_forward;
 
@@ -111,9 +112,9 @@ uint64_t speculation_begin_step(speculation *s, uint64_t ready_us, uint64_t now,
 void speculation_measured(speculation_shared *all, const speculation_forward *f);
 /* A full chunk of a prompt was prefilled in a forward of its own. */
 void speculation_read(speculation_shared *all, double reads, double us);
-/* The session's step in the forward that was measured last has ended and gave `tokens` tokens. A step without
- * an attached draft says nothing of drafts. */
-void speculation_stepped(speculation *s, speculation_shared *all, int32_t tokens, bool drafted);
+/* The session's step in the forward that was measured last has ended and gave `tokens` tokens, where its
+ * drafts' nodes alone would have given `drafted`; 0: no draft is attached, and it says nothing of drafts. */
+void speculation_stepped(speculation *s, speculation_shared *all, int32_t tokens, int32_t drafted);
 
 /* --- how long --- */
 

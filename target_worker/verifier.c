@@ -86,18 +86,14 @@ static void job_partial(const verifier *v, session *s, const schedule_pick *pick
                         engine_job *job) {
   const msg_options *o = &s->request.options;
   const bool is_own = o->partial.mode == WIRE_PARTIAL_OWN,
-             off = o->partial.mode == WIRE_PARTIAL_OFF || o->single, failed = s->speculation.disabled,
-             drafted = pick->rows > 0 || session_draft_count(s) > 0;
+             off = o->partial.mode == WIRE_PARTIAL_OFF || o->single, failed = s->speculation.disabled;
   job->partial_most = 0;
+  job->partial_drafted = session_draft_count(s) > 0;
   job->partial_why = PARTIAL_NONE;
   job->text = NULL;
   if (!v->partial || pick->kind != SCHEDULE_STEP) return;
   const int32_t room = partial_room(s);
-  job->partial_why = off        ? PARTIAL_OFF
-                     : failed   ? PARTIAL_FAILED
-                     : drafted  ? PARTIAL_DRAFT
-                     : room < 1 ? PARTIAL_ROOM
-                                : PARTIAL_NONE;
+  job->partial_why = off ? PARTIAL_OFF : failed ? PARTIAL_FAILED : room < 1 ? PARTIAL_ROOM : PARTIAL_NONE;
   if (job->partial_why != PARTIAL_NONE) return;
   job->partial = is_own ? *v->partial : o->partial;
   job->partial_most = min_i32(room, job->partial.refresh);
@@ -196,12 +192,11 @@ void verifier_measure(verifier *v, const engine_results *results) {
   speculation_forward x = carried(f);
   for (int32_t i = 0; i < results->count; i++) {
     if (results->of[i].code != ERR_OK) return;
-    x.rows += results->of[i].guessed;
-    x.unusual |= results->of[i].guessed > 0; /* it has computed more than was scheduled */
+    x.guessed |= results->of[i].guessed > 0; /* it has computed other rows than were scheduled */
     x.us += (double)(results->of[i].accept_us + results->of[i].commit_us);
   }
   x.us += (double)results->of[0].forward_us;
-  x.unusual |= results->of[0].prepared;
+  x.unusual |= results->of[0].prepared | x.guessed;
   if (f->count == 1 && f->steps == 0 && !x.unusual) read_alone(v, &f->picks[0], x.us);
   x.unusual |= x.prompt_rows > ENGINE_CHUNK; /* each of them took less than a row beside steps will */
   speculation_measured(&v->speculation, &x);
@@ -268,7 +263,9 @@ static bool another_can_run(const session_store *store, const session *s, uint64
 void verifier_stepped(verifier *v, session_store *store, session *s, const engine_result *result,
                       uint64_t now) {
   stats_add(&s->stats, result);
-  speculation_stepped(&s->speculation, &v->speculation, result->sampled_count, session_draft_count(s) > 0);
+  const int32_t tokens = result->sampled_count,
+                drafted = result->guessed > 0 ? result->drafted_count : tokens;
+  speculation_stepped(&s->speculation, &v->speculation, tokens, session_draft_count(s) > 0 ? drafted : 0);
   for (int32_t i = 0; v->record && result->guessed == 0 && i < v->forward.count; i++)
     if (v->forward.picks[i].slot == s->slot)
       v->record(v->record_context, s, &v->forward.picks[i], &v->speculation.forward, result);

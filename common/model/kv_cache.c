@@ -389,15 +389,15 @@ static bool is_staged(const sequence *s, int32_t slot) {
   return s->state != STAGE_NONE && slot >= 0 && slot < KV_STAGE_MAX && s->parents[slot] != KV_SLOT_FREE;
 }
 
-/* From each of `count` rows a chain of `each` rows. */
-static int check_growth(const kv_cache *k, const sequence *s, const int32_t *parents, int32_t count,
-                        int32_t each) {
+/* From each of `roots` rows a tree of so many rows and levels. */
+static int check_growth(const kv_cache *k, const sequence *s, const int32_t *parents, int32_t roots,
+                        int32_t rows, int32_t levels) {
   if (s->state == STAGE_RESERVED) return ERR_STATE;
-  if (count < 1 || each < 1) return ERR_ARG;
-  if (count > KV_STAGE_MAX - s->stage_count || each > KV_STAGE_MAX - s->stage_count) return ERR_LIMIT;
-  for (int32_t i = 0; i < count; i++) {
+  if (roots < 1 || levels < 1) return ERR_ARG;
+  if (rows > KV_STAGE_MAX - s->stage_count) return ERR_LIMIT;
+  for (int32_t i = 0; i < roots; i++) {
     if (parents[i] != -1 && !is_staged(s, parents[i])) return ERR_ARG;
-    if (depth_of(s, parents[i]) + each > k->context - s->length) return ERR_LIMIT;
+    if (depth_of(s, parents[i]) + levels > k->context - s->length) return ERR_LIMIT;
   }
   return ERR_OK;
 }
@@ -413,21 +413,25 @@ static int take_slots(kv_cache *k, sequence *s, int32_t count, int32_t *slots) {
 
 int kv_grow(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count, int32_t *slots) {
   sequence *s = sequence_of(k, seq);
-  int rc = check_growth(k, s, parents, count, 1);
+  int rc = check_growth(k, s, parents, count, count, 1);
   if (rc == ERR_OK) rc = take_slots(k, s, count, slots);
   if (rc != ERR_OK) return is_view(k, s) ? rc : refuse(k, rc);
   reserve(k, s, slots, parents, count);
   return ERR_OK;
 }
 
-int kv_grow_chain(kv_cache *k, int32_t seq, int32_t parent, int32_t count, int32_t *slots) {
+int kv_grow_tree(kv_cache *k, int32_t seq, int32_t parent, const int32_t *parents, int32_t count,
+                 int32_t *slots) {
   sequence *s = sequence_of(k, seq);
-  int32_t parents[KV_STAGE_MAX] = {parent};
-  int rc = check_growth(k, s, parents, 1, count);
+  int32_t from[KV_STAGE_MAX] = {-1};
+  const bool fits = count >= 1 && count <= KV_STAGE_MAX;
+  for (int32_t i = 1; i < count && fits; i++) from[i] = parents[i];
+  int rc = check_growth(k, s, &parent, 1, count, fits ? tree_depth(from, count) : 1);
   if (rc == ERR_OK) rc = take_slots(k, s, count, slots);
   if (rc != ERR_OK) return is_view(k, s) ? rc : refuse(k, rc);
-  for (int32_t i = 1; i < count; i++) parents[i] = slots[i - 1];
-  reserve(k, s, slots, parents, count);
+  from[0] = parent;
+  for (int32_t i = 1; i < count; i++) from[i] = slots[parents[i]];
+  reserve(k, s, slots, from, count);
   return ERR_OK;
 }
 

@@ -107,8 +107,10 @@ int kv_stage(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count);
  * here. slots[i] becomes the slot of row i until it is committed or dropped. ERR_STATE when rows are reserved
  * whose forward has not run, ERR_LIMIT, ERR_ARG, ERR_NOMEM: nothing changes. */
 int kv_grow(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count, int32_t *slots);
-/* The same for a chain: row 0 hangs from `parent`, and each other one from the row before it. */
-int kv_grow_chain(kv_cache *k, int32_t seq, int32_t parent, int32_t count, int32_t *slots);
+/* The same for a tree of new rows: row 0 hangs from `parent`, and each other one from row parents[i] < i of
+ * these; parents[0] is not looked at. */
+int kv_grow_tree(kv_cache *k, int32_t seq, int32_t parent, const int32_t *parents, int32_t count,
+                 int32_t *slots);
 /* Rows that each of `sequences`, which have none staged, may surely stage now, however many the others do. */
 int32_t kv_stage_share(const kv_cache *k, int32_t sequences);
 #define KV_SLOT_FREE (-2)

@@ -337,16 +337,22 @@ static int number_taps(const model *m, const model_segment *segments, int32_t co
   return taps <= OPS_CAPTURES_MAX ? ERR_OK : ERR_LIMIT;
 }
 
-static void list_tapped_rows(model *m, const model_segment *segments, int32_t count) {
+static void capture_row(model *m, int32_t row) {
   forward_batch *b = &m->batch;
-  for (int32_t i = 0; i < count; i++) {
-    const model_segment *s = &segments[i];
-    for (int32_t r = 0, row = b->segment_first[i]; r < s->count; r++, row++) {
-      bool tapped = (s->tap_count > 0 && r >= s->tap_first) || (s->weighs && r == 0);
-      m->capture_line[row] = tapped ? b->plain.capture_count : -1;
-      if (tapped) b->capture_rows[b->plain.capture_count++] = row;
-    }
-  }
+  m->capture_line[row] = b->plain.capture_count;
+  b->capture_rows[b->plain.capture_count++] = row;
+}
+
+/* Those that weigh come first. */
+static void list_captured_rows(model *m, const model_segment *segments, int32_t count) {
+  forward_batch *b = &m->batch;
+  for (int32_t row = 0; row < b->plain.row_count; row++) m->capture_line[row] = -1;
+  for (int32_t i = 0; i < count; i++)
+    if (segments[i].weighs) capture_row(m, b->segment_first[i]);
+  b->plain.weigh_count = b->plain.capture_count;
+  for (int32_t i = 0; i < count; i++)
+    for (int32_t r = segments[i].tap_first; segments[i].tap_count > 0 && r < segments[i].count; r++)
+      if (m->capture_line[b->segment_first[i] + r] < 0) capture_row(m, b->segment_first[i] + r);
   if (b->plain.capture_count > 0) return;
   for (int32_t i = 0; i <= m->config.layers; i++) m->capture[i] = -1;
   m->capture_fused = m->capture_mass = -1;
@@ -372,7 +378,7 @@ int model_forward(model *m, kv_cache *k, const model_segment *segments, int32_t 
   m->capture_fused = captures.fused;
   m->capture_mass = captures.mass;
   forward_build(b, k, segments, count, m->windows, m->view_count);
-  list_tapped_rows(m, segments, count);
+  list_captured_rows(m, segments, count);
   rc = forward_run(b, m->device, k, run_graph, m, &m->answer);
   if (rc == ERR_OK) forward_done(b, k, segments, count);
   return rc;
@@ -418,7 +424,8 @@ int model_weigh(model *m, const kv_cache *k, bool bounds) {
 
 const float *model_mass(const model *m, int32_t segment) {
   int32_t at = forward_row(&m->batch, segment, 0), line = at < 0 ? -1 : m->capture_line[at];
-  return line < 0 || m->capture_mass < 0 ? NULL
+  const bool weighed = line >= 0 && line < m->batch.plain.weigh_count;
+  return !weighed || m->capture_mass < 0 ? NULL
                                          : m->device->table->captured(m->device, m->capture_mass, line);
 }
 

@@ -160,8 +160,9 @@ static void copy_head(cpu_batch *to, const ops_batch *b) {
 }
 
 static void copy_capture(cpu_batch *to, const ops_batch *b) {
-  assert(b->capture_count >= 0 && b->capture_count <= b->row_count);
+  assert(b->weigh_count >= 0 && b->weigh_count <= b->capture_count && b->capture_count <= b->row_count);
   to->capture_count = b->capture_count;
+  to->weigh_count = b->weigh_count;
   if (b->capture_count)
     memcpy(to->capture_rows, b->capture_rows, (size_t)b->capture_count * sizeof *to->capture_rows);
 }

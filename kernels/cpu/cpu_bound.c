@@ -73,8 +73,8 @@ void cpu_bound_op(device *d, int32_t layer, const device_act *q, bool add, devic
   const cpu_batch *b = &c->batch;
   bound_job j = {.kv = c->kv, .batch = b, .layer = layer, .q = q, .add = add, .y = y};
   int32_t longest = 0;
-  assert(c->running && layer < s->layers && b->capture_count > 0 && y->columns == s->context / OPS_TILE);
-  for (int32_t i = 0; i < b->capture_count; i++) {
+  assert(c->running && layer < s->layers && b->weigh_count > 0 && y->columns == s->context / OPS_TILE);
+  for (int32_t i = 0; i < b->weigh_count; i++) {
     const int32_t length = b->rows[b->capture_rows[i]].length;
     longest = length > longest ? length : longest;
   }
@@ -82,5 +82,5 @@ void cpu_bound_op(device *d, int32_t layer, const device_act *q, bool add, devic
   j.scale = 1.0f / sqrtf((float)s->head_dim);
   j.pieces = (longest + PIECE_TILES * OPS_TILE - 1) / (PIECE_TILES * OPS_TILE);
   cpu_late_settle(c->kv, layer);
-  if (longest > 0) thread_pool_run(c->pool, b->capture_count * j.pieces, bound_chunk, &j);
+  if (longest > 0) thread_pool_run(c->pool, b->weigh_count * j.pieces, bound_chunk, &j);
 }

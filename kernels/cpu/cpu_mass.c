@@ -18,8 +18,8 @@ typedef struct mass_job {
   bool add;
   device_act *y;
   float *scratch;    /* [threads][scratch_floats()] */
-  cpu_softmax *sums; /* [capture_count][heads][splits] */
-  float *tiles;      /* [capture_count][heads][splits * CPU_SPLIT_TILES] */
+  cpu_softmax *sums; /* [weigh_count][heads][splits] */
+  float *tiles;      /* [weigh_count][heads][splits * CPU_SPLIT_TILES] */
 } mass_job;
 
 /* A thread's scores and queries. */
@@ -109,13 +109,13 @@ void cpu_mass_op(device *d, int32_t layer, const device_act *q, bool add, device
   const cpu_batch *b = &c->batch;
   mass_job j = {.k = c->kernels, .kv = c->kv, .batch = b, .layer = layer, .q = q, .add = add, .y = y};
   j.heads = q->columns / s->head_dim;
-  assert(c->running && layer < s->layers && b->capture_count > 0 && y->columns == s->context / OPS_TILE);
-  for (int32_t i = 0; i < b->capture_count; i++) {
+  assert(c->running && layer < s->layers && b->weigh_count > 0 && y->columns == s->context / OPS_TILE);
+  for (int32_t i = 0; i < b->weigh_count; i++) {
     const int32_t splits = splits_of(b->rows[b->capture_rows[i]].length);
     j.splits = splits > j.splits ? splits : j.splits;
   }
   j.pieces = (j.splits + PIECE_SPLITS - 1) / PIECE_SPLITS;
-  const size_t parts = (size_t)b->capture_count * (size_t)j.heads * (size_t)j.splits;
+  const size_t parts = (size_t)b->weigh_count * (size_t)j.heads * (size_t)j.splits;
   const size_t floats = parts * (2 + CPU_SPLIT_TILES);
   if (!cpu_op_grow(c, &c->scores, scratch_floats(&j) * (size_t)d->threads * sizeof(float)) ||
       !cpu_op_grow(c, &c->mass, floats * sizeof(float)))
@@ -124,6 +124,6 @@ void cpu_mass_op(device *d, int32_t layer, const device_act *q, bool add, device
   j.scratch = c->scores.data;
   j.sums = c->mass.data;
   j.tiles = (float *)(j.sums + parts);
-  thread_pool_run(c->pool, b->capture_count * s->kv_heads * j.pieces, mass_chunk, &j);
-  cpu_run(c, b->capture_count, (int64_t)parts * CPU_SPLIT_TILES, join_row, &j);
+  thread_pool_run(c->pool, b->weigh_count * s->kv_heads * j.pieces, mass_chunk, &j);
+  cpu_run(c, b->weigh_count, (int64_t)parts * CPU_SPLIT_TILES, join_row, &j);
 }

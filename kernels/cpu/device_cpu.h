@@ -44,7 +44,7 @@ typedef struct cpu_batch {
   float *bias_values; /* of the rankings */
   int32_t *capture_rows;
   cpu_view views[OPS_VIEWS_MAX];
-  int32_t row_count, view_count, head_count, logit_count, rank_count, capture_count;
+  int32_t row_count, view_count, head_count, logit_count, rank_count, capture_count, weigh_count;
   bool staged; /* some row has a path */
 } cpu_batch;
 

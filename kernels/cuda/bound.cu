@@ -58,7 +58,7 @@ template <class T> static __global__ void bound_tiles(bound_job j) {
   float *high = (float *)shared + warp * 2 * dim, *low = high + dim, best = -INFINITY;
   device_let_next_begin();
   device_wait_for_previous();
-  if (line >= batch->capture_count) return;
+  if (line >= batch->weigh_count) return;
   const int32_t row = batch->capture_rows[line], first = tile * OPS_TILE;
   const ops_row r = batch->rows[row];
   if (first >= r.length) return;

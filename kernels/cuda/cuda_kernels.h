@@ -40,7 +40,7 @@ typedef struct cuda_batch {
   const cuda_run *runs;        /* [run_count]: all rows, in their order */
   const cuda_run *long_runs;   /* [long_run_count], likewise; count 0: some rows are
                                 staged, or they are CUDA_RUN_ROWS or fewer */
-  int32_t row_count, head_count, logit_count, capture_count, run_count, long_run_count;
+  int32_t row_count, head_count, logit_count, capture_count, weigh_count, run_count, long_run_count;
 } cuda_batch;
 
 /* The rows that a kernel works on: the batch's, or those that go through the output head. */

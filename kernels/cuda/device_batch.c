@@ -145,6 +145,7 @@ static void put_batch(cuda_forward *f, const ops_batch *b) {
   to->rows = put(u, b->rows, rows, sizeof *b->rows);
   to->head_rows = put(u, b->head_rows, (size_t)b->head_count, sizeof *b->head_rows);
   to->capture_count = b->capture_count;
+  to->weigh_count = b->weigh_count;
   to->capture_rows = put(u, b->capture_rows, (size_t)b->capture_count, sizeof *b->capture_rows);
   to->choices = put(u, b->choices, (size_t)ops_choice_count(b), sizeof *b->choices);
   for (int32_t i = 0; i < b->view_count; i++) {
@@ -226,6 +227,7 @@ static void note_batch(cuda_device *d, device_kv *k, const ops_batch *b) {
   f->logit_count = b->logit_count;
   f->rank_count = b->rank_count;
   f->capture_count = b->capture_count;
+  f->weigh_count = b->weigh_count;
   f->captures_made = 0;
   f->supplies.used = 0;
   f->attending.heads = 0;

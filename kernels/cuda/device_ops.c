@@ -291,14 +291,14 @@ void cuda_ops_attention(device *base, int32_t layer, int32_t view, const device_
 static cuda_op *record_weighing(cuda_device *d, cuda_op_kind kind, int32_t layer, const device_act *q,
                                 bool add, device_act *y) {
   cuda_forward *f = &d->forward;
-  assert(f->kv && f->capture_count > 0 && y->columns == f->kv->kernels.context / OPS_TILE);
+  assert(f->kv && f->weigh_count > 0 && y->columns == f->kv->kernels.context / OPS_TILE);
   cuda_op *op = record(d, kind, f->rows);
   if (!op) return NULL;
   op->kv = f->kv->kernels;
   op->layer = layer;
   op->heads = q->columns / f->kv->kernels.head_dim;
   op->positions = f->positions;
-  op->bucket = cuda_batch_bucket(f->capture_count);
+  op->bucket = cuda_batch_bucket(f->weigh_count);
   op->x.f32 = act_floats(q);
   op->add = add;
   op->y = act_floats(y);
@@ -308,7 +308,7 @@ static cuda_op *record_weighing(cuda_device *d, cuda_op_kind kind, int32_t layer
 void cuda_ops_mass(device *base, int32_t layer, const device_act *q, bool add, device_act *y) {
   cuda_device *d = cuda_device_of(base);
   cuda_forward *f = &d->forward;
-  const int32_t heads = q->columns / f->kv->kernels.head_dim, bucket = cuda_batch_bucket(f->capture_count);
+  const int32_t heads = q->columns / f->kv->kernels.head_dim, bucket = cuda_batch_bucket(f->weigh_count);
   if (!room(d, &f->mass, cuda_mass_floats(bucket, heads, f->positions) * sizeof(float))) return;
   cuda_op *op = record_weighing(d, CUDA_OP_MASS, layer, q, add, y);
   if (op) op->scratch = f->mass->at;

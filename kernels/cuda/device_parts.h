@@ -136,7 +136,7 @@ typedef struct cuda_forward {
   int32_t op_count, op_capacity;
   cuda_upload supplies; /* what `supply` was given, a bucket of rows each */
   cuda_captured captures[OPS_CAPTURES_MAX];
-  int32_t capture_count, captures_made;
+  int32_t capture_count, captures_made, weigh_count;
   bool begun, failed;
   device_memory *rope, *gated, *scratch, *mass, *logits, *sample,
       *rank;    /* grown between forwards, never during one */

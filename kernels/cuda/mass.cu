@@ -86,7 +86,7 @@ template <class T> static __global__ void mass_split(mass_job j) {
   float *few = (float *)shared, *queries = few + MASS_THREADS / OPS_TILE;
   device_let_next_begin();
   device_wait_for_previous();
-  if (line >= batch->capture_count) return;
+  if (line >= batch->weigh_count) return;
   const int32_t row = batch->capture_rows[line];
   const ops_row r = batch->rows[row];
   if (split * OPS_SPLIT >= r.length) return;
@@ -135,7 +135,7 @@ static __global__ void mass_join(mass_job j) {
   const cuda_batch *batch = j.rows.batch;
   device_let_next_begin();
   device_wait_for_previous();
-  if (line >= batch->capture_count) return;
+  if (line >= batch->weigh_count) return;
   const int32_t row = batch->capture_rows[line], length = batch->rows[row].length;
   const int32_t splits = (length + OPS_SPLIT - 1) / OPS_SPLIT;
   for (int32_t h = warp; h < j.heads; h += MASS_WARPS) {

@@ -350,7 +350,7 @@ static void run_cache(trial *t, const cache_parts *c, ops_batch *b) {
   const device_table *table = t->d->table;
   make_views(b->rows, b->row_count, &views, b);
   b->capture_rows = weighed;
-  b->capture_count = 2;
+  b->capture_count = b->weigh_count = 2;
   for (int32_t layer = 0; layer < LAYERS; layer++) {
     random_act(t, c->q, HEADS * HEAD_DIM);
     random_act(t, c->k, KV_HEADS * HEAD_DIM);

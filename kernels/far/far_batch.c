@@ -52,6 +52,8 @@ static void check_counts(const ops_batch *b) {
     far_require(b->head_rows[i] >= 0 && b->head_rows[i] < b->row_count, "a head row is a row of the batch");
   far_require(b->capture_count >= 0 && b->capture_count <= b->row_count,
               "no more rows are captured than there are");
+  far_require(b->weigh_count >= 0 && b->weigh_count <= b->capture_count,
+              "rows that are weighed are captured");
   for (int32_t i = 0; i < b->capture_count; i++)
     far_require(b->capture_rows[i] >= 0 && b->capture_rows[i] < b->row_count,
                 "a captured row is a row of the batch");
@@ -109,6 +111,13 @@ static void check_staged(const ops_batch *b, int32_t row, const far_thing *kv) {
   }
 }
 
+static void check_shared(const ops_batch *b, int32_t row) {
+  const ops_row *r = &b->rows[row];
+  const int32_t before = row > 0 && r[-1].sequence != r->sequence ? r[-1].length : 0;
+  far_require(r->shared >= 0 && r->shared % OPS_TILE == 0 && r->shared <= r->length && r->shared <= before,
+              "a row shares whole tiles of committed rows with a row of another sequence before it");
+}
+
 /* The rows of this batch that a path goes through come before its own. */
 static void check_path_order(const ops_batch *b, int32_t row, const int32_t *writer) {
   const ops_row *r = &b->rows[row];
@@ -127,6 +136,7 @@ static void check_row(const ops_batch *b, int32_t row, const far_thing *kv) {
     far_require(!kv->seen[r->sequence], "rows of one sequence are side by side");
     kv->seen[r->sequence] = true;
   }
+  check_shared(b, row);
   if (r->path_count == 0)
     check_appended(r, kv);
   else

@@ -20,7 +20,7 @@ typedef struct far_forward { /* the one that is being queued, or was queued last
   const far_thing *kv;       /* or NULL */
   int32_t rows, views, head_rows, logit_rows, ranked_rows, vocabulary;
   int32_t own_first, own_end; /* the outputs of all rankings' `own`: INT32_MAX and 0 where there are none */
-  int32_t captured_rows, captures, capture_columns[OPS_CAPTURES_MAX];
+  int32_t captured_rows, weighed_rows, captures, capture_columns[OPS_CAPTURES_MAX];
   bool roped, ranked;
 } far_forward;
 

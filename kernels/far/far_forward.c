@@ -127,7 +127,8 @@ static bool far_begin(device *d, device_kv *k, const ops_batch *b) {
                              .head_rows = b->head_count,
                              .logit_rows = b->logit_count,
                              .ranked_rows = b->rank_count,
-                             .captured_rows = b->capture_count};
+                             .captured_rows = b->capture_count,
+                             .weighed_rows = b->weigh_count};
   note_own_outputs(&f->forward, b);
   f->code = OPS_FAILED;
   f->refused = f->lost || far_faults_due(&f->faults.refuse_begin);
@@ -373,7 +374,7 @@ static void run_bound(void *context, void *p) {
 static weighing_args weighing_of(far_device *f, int32_t layer, const device_act *q, bool add, device_act *y) {
   const ops_kv_shape *s = shape_for(f, layer);
   int32_t columns = query_columns(f, q, s), rows = f->forward.rows;
-  far_require(f->forward.captured_rows > 0, "what weighs keys has rows for which it weighs them");
+  far_require(f->forward.weighed_rows > 0, "what weighs keys has rows for which it weighs them");
   far_require(q != y, "what weighs keys writes other activations than it reads");
   return (weighing_args){layer, act_of(f, q, rows, columns)->inner,
                          act_of(f, y, rows, s->context / OPS_TILE)->inner, add};

@@ -6,7 +6,7 @@ import random
 import unittest
 
 from command_line import tandem
-from support import MODEL, ROOT, Case, batch, total
+from support import MODEL, ROOT, Case, batch, total, whole_model
 from test_serve import Server
 
 VOCABULARY = 512
@@ -147,6 +147,23 @@ class PartialKv(Case):
         lossy = [self.run_with(model, *flags, "--partial-kv-lossy")  # what is guessed is seen
                  for flags in (bound, (*PARTIAL, "--sessions", "1"))]
         self.assertNotEqual(*([a["token_ids"] for a in r.answers.values()] for r in lossy))
+
+    def drafted(self, model, *draft):
+        flags = (*draft, "--pace", "lockstep", "--budget", "7", "--sessions", "2")
+        run = self.run_with(model, *flags, *PARTIAL, "--partial-kv-rows", "6")
+        self.same(self.run_with(model), run, flags)
+        n = run.counters["partial_kv"]
+        self.assertGreater(n["checked"], n["right"], flags)
+        self.assertGreater(min(n["right"], n["accepted"]), 0, flags)
+        self.assertEqual(n["failures"], 0, flags)
+
+    def test_what_a_draft_says_is_checked_first(self):
+        for kv in ("static", "virtual"):
+            self.drafted(ARCHITECTURES / "qwen3", "--draft", "ngram", "--kv", kv)
+
+    @whole_model
+    def test_what_a_head_says_is_checked_first(self):
+        self.drafted(MODEL, "--draft", "eagle3", "-md", str(ROOT / "heads/smollm2-135m-instruct-eagle3.gguf"))
 
     def test_what_pays_is_found_out(self):
         model = ARCHITECTURES / "qwen3"

@@ -207,7 +207,7 @@ static inline std::vector<cuda_run> runs_of(const std::vector<ops_row> &rows, in
 static inline void add_row(test_batch *b, int32_t sequence, int32_t length,
                            const std::vector<int32_t> &path) {
   int32_t at = (int32_t)b->paths.size(), count = (int32_t)path.size();
-  b->rows.push_back({1, length + count - 1, sequence, length, at, count, 0});
+  b->rows.push_back({1, length + count - 1, sequence, length, at, count, 0, 0});
   b->paths.insert(b->paths.end(), path.begin(), path.end());
   b->spans.push_back({});
 }

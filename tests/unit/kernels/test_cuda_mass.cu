@@ -119,7 +119,7 @@ static void fill_keys(test_cache *c, const test_batch &b) {
 static void set_captured(test_batch *b, const std::vector<int32_t> &captured) {
   std::vector<cuda_batch> batch = from_device(b->device, 1);
   batch[0].capture_rows = to_device(captured);
-  batch[0].capture_count = (int32_t)captured.size();
+  batch[0].capture_count = batch[0].weigh_count = (int32_t)captured.size();
   b->memory.push_back((void *)batch[0].capture_rows);
   assert_int_equal(cudaMemcpy(b->device, batch.data(), sizeof(cuda_batch), cudaMemcpyHostToDevice),
                    cudaSuccess);

@@ -124,7 +124,8 @@ static ops_batch batch_of(const rows *r) {
                      .token_count = 3,
                      .choices = r->choices,
                      .capture_rows = r->captured,
-                     .capture_count = 1};
+                     .capture_count = 1,
+                     .weigh_count = 1};
 }
 
 static void prepare(fixture *f) {
@@ -577,22 +578,30 @@ static void view_that_is_not_there(fixture *f, void *p) {
   CALL(f, attention, 0, 1, f->q, f->z);
 }
 
-static void begin_without_captures(fixture *f) {
+static void begin_without_weighing(fixture *f) {
   rows r = ROWS_OF_TEST;
   ops_batch b = batch_of(&r);
-  b.capture_count = 0;
+  b.weigh_count = 0;
+  CALL(f, begin, f->kv, &b);
+}
+
+static void first_row_that_shares(fixture *f, void *p) {
+  (void)p;
+  rows r = ROWS_OF_TEST;
+  ops_batch b = batch_of(&r);
+  r.rows[0].shared = OPS_TILE;
   CALL(f, begin, f->kv, &b);
 }
 
 static void mass_of_no_row(fixture *f, void *p) {
   (void)p;
-  begin_without_captures(f);
+  begin_without_weighing(f);
   CALL(f, mass, 0, f->q, false, f->mass);
 }
 
 static void bound_of_no_row(fixture *f, void *p) {
   (void)p;
-  begin_without_captures(f);
+  begin_without_weighing(f);
   CALL(f, bound, 0, f->q, false, f->mass);
 }
 
@@ -680,6 +689,7 @@ static void a_broken_rule_ends_the_program(void **state) {
                                 linear_of_no_input,
                                 weight_past_its_memory,
                                 store_without_rope,
+                                first_row_that_shares,
                                 mass_of_no_row,
                                 bound_of_no_row,
                                 mass_of_another_context,

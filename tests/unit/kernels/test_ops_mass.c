@@ -142,9 +142,10 @@ static void store_keys(device *d, device_kv *kv, const mass_case *c, const mass_
   drop_vector(d, still);
 }
 
-/* Two staged rows of each sequence, of which the second one is weighed, in two layers. */
+/* Two staged rows of each sequence, of which the second one is weighed, in two layers. Another row is
+ * captured alone. */
 static float *weigh(device *d, device_kv *kv, const mass_case *c, const mass_data *data, bool bounds) {
-  int32_t paths[3 * M_SEQUENCES], captured[M_SEQUENCES];
+  int32_t paths[3 * M_SEQUENCES], captured[M_SEQUENCES + 1] = {0};
   ops_row rows[2 * M_SEQUENCES];
   for (int32_t s = 0; s < M_SEQUENCES; s++) {
     const int32_t path[] = {2 * s, 2 * s, 2 * s + 1};
@@ -153,7 +154,7 @@ static float *weigh(device *d, device_kv *kv, const mass_case *c, const mass_dat
         .sequence = s, .length = c->length[s], .position = c->length[s], .path_at = 3 * s, .path_count = 1};
     rows[2 * s + 1] = rows[2 * s];
     rows[2 * s + 1].position++, rows[2 * s + 1].path_at++, rows[2 * s + 1].path_count++;
-    captured[s] = 2 * s + 1;
+    captured[s] = 2 * s + 1; /* the last one stays row 0 */
   }
   float *ones = malloc((size_t)(2 * M_SEQUENCES * M_EACH) * sizeof *ones);
   for (int32_t i = 0; i < 2 * M_SEQUENCES * M_EACH; i++) ones[i] = 1;
@@ -164,7 +165,8 @@ static float *weigh(device *d, device_kv *kv, const mass_case *c, const mass_dat
                        .paths = paths,
                        .path_length = 3 * M_SEQUENCES,
                        .capture_rows = captured,
-                       .capture_count = M_SEQUENCES};
+                       .capture_count = M_SEQUENCES + 1,
+                       .weigh_count = M_SEQUENCES};
   assert_true(d->table->begin(d, kv, &b));
   for (int32_t add = 0; add < 2; add++) (bounds ? d->table->bound : d->table->mass)(d, 0, q, add, y);
   end_rows(d);

@@ -373,9 +373,15 @@ static int32_t some_row(naive *n, const grown *g) {
 static void grow_some(naive *n, grown *g) {
   naive_sequence *s = &n->s[0];
   int32_t parents[8], slots[8], paths[8][KV_STAGE_MAX], ids[8], count = 1 + roll(n, 8);
-  const int32_t each = roll(n, 3) == 0 ? count : 1; /* a chain, or rows that each hang from another one */
+  int32_t levels[8] = {1}, each = 1, before[8] = {-1};
+  const bool tree = roll(n, 3) == 0; /* or rows that each hang from another one */
+  for (int32_t i = 1; i < count && tree; i++) {
+    before[i] = roll(n, 2) ? i - 1 : roll(n, i);
+    levels[i] = levels[before[i]] + 1;
+    each = levels[i] > each ? levels[i] : each;
+  }
   int expected = count > KV_STAGE_MAX - g->count ? ERR_LIMIT : ERR_OK;
-  for (int32_t i = 0; i < (each > 1 ? 1 : count); i++) {
+  for (int32_t i = 0; i < (tree ? 1 : count); i++) {
     parents[i] = some_row(n, g);
     if (expected == ERR_OK && s->length + grown_depth(g, parents[i]) + each > CONTEXT) expected = ERR_LIMIT;
   }
@@ -383,11 +389,11 @@ static void grow_some(naive *n, grown *g) {
     while (parents[0] == -1 || g->parent[parents[0]] != KV_SLOT_FREE) parents[0] = roll(n, KV_STAGE_MAX);
     expected = ERR_ARG; /* hangs from nothing */
   }
-  assert_int_equal(each > 1 ? kv_grow_chain(n->k, 0, parents[0], count, slots)
-                            : kv_grow(n->k, 0, parents, count, slots),
+  assert_int_equal(tree ? kv_grow_tree(n->k, 0, parents[0], before, count, slots)
+                        : kv_grow(n->k, 0, parents, count, slots),
                    expected);
   if (expected != ERR_OK) return;
-  for (int32_t i = 1; i < count && each > 1; i++) parents[i] = slots[i - 1];
+  for (int32_t i = 1; i < count && tree; i++) parents[i] = slots[before[i]];
   assert_int_equal(kv_check_tree(n->k, 0, parents, count), ERR_OK);
   kv_support_begin(n->io);
   for (int32_t i = 0; i < count; i++) {

@@ -148,7 +148,7 @@ static partial_options options_of(int32_t sink, int32_t retrieval, int32_t thres
 }
 
 #define STEP(slot, session, rows)                                                                            \
-  { slot, session, rows, &how, 0 }
+  { slot, session, rows, &how, false, 0 }
 
 /* The length that all steps of a plan have; *weighs: does the pass weigh? */
 static int32_t plan_all(partial_kv *p, partial_step *steps, int32_t count, bool *weighs) {
@@ -170,7 +170,7 @@ static int32_t planned(partial_kv *p, int32_t slot, uint64_t session, int32_t ro
 
 /* So many passes of one session with chains of this length took so long; 0: plain ones. */
 static void measure(partial_kv *p, int32_t length, double us) {
-  for (int32_t i = 0; i < 40; i++) partial_kv_measured(p, 1, length, us);
+  for (int32_t i = 0; i < 40; i++) partial_kv_measured(p, 1, length, 1, us);
 }
 
 /* The row of the token after the first `rows` weighs the blocks of these. */
@@ -388,6 +388,45 @@ static void looked_up_tokens_leave_room(void **state) {
   staging = 0;
 }
 
+/* A tree whose rows are wrong but for those of the chain, which has so many of its tokens in it. */
+static int32_t make_tree(const partial_chain *c, int32_t deep, int32_t *tokens, int32_t *parents) {
+  int32_t count = 1, before = 0;
+  tokens[0] = c->root;
+  parents[0] = -1;
+  for (int32_t i = 0; i < deep; i++, before = count - 1) {
+    tokens[count] = (c->tokens[i] + 1) % SUPPORT_TINY_VOCAB;
+    parents[count++] = before;
+    tokens[count] = c->tokens[i];
+    parents[count++] = before;
+  }
+  return count;
+}
+
+/* What drafts say follows is checked in the first forward, as far as there are rows for it. Chains stay what
+ * they are. */
+static void drafted_nodes_are_checked(void **state) {
+  (void)state;
+  setup *s = open_setup();
+  text t;
+  partial_chain first;
+  partial_kv *p = open_looked(s, 0.8f, &t, &first);
+  const partial_counters *n = partial_kv_count(p);
+  int32_t tokens[2 * LOOKED_MOST], parents[2 * LOOKED_MOST];
+  partial_chain c = first;
+  c.tree = tokens, c.parents = parents;
+  c.tree_rows = make_tree(&first, 6, tokens, parents);
+  assert_int_equal(guess_again(p, &c), LOOKED_MOST - 6);
+  assert_true(n->checked == 12 && n->right == 6);
+  c.tree_rows = make_tree(&first, 12, tokens, parents); /* 24 nodes, of which 15 are checked */
+  assert_int_equal(guess_again(p, &c), LOOKED_MOST - 7);
+  assert_true(n->checked == 12 + 15 && n->right == 6 + 7);
+  tokens[2] = tokens[1]; /* all are wrong */
+  assert_int_equal(guess_again(p, &c), LOOKED_MOST);
+  assert_int_equal(n->right, 6 + 7);
+  partial_kv_close(p);
+  close_setup(s);
+}
+
 /* A session of 200 rows that was weighed, and what a guess takes is known: next to nothing beside what is
  * said of passes. */
 static partial_kv *open_timed(setup *s, text *t, double plain_us) {
@@ -446,13 +485,14 @@ static void sessions_that_share_a_pass_have_times_of_their_own(void **state) {
   planned(p, 0, 7, 200, 100);
   pass(p, 0, 7, 40, 7);
   for (int32_t i = 0; i < 40; i++) {
-    partial_kv_measured(p, 8, 0, 1e10);
-    for (int32_t length = 1; length <= 31; length = 2 * length + 1) partial_kv_measured(p, 8, length, 1e12);
+    partial_kv_measured(p, 8, 0, 8, 1e10);
+    for (int32_t length = 1; length <= 31; length = 2 * length + 1)
+      partial_kv_measured(p, 8, length, 1, 1e12);
   }
   assert_int_equal(planned(p, 0, 7, 200, 100), 31);
   assert_int_equal(plan_all(p, steps, 3, &weighs), 0); /* nothing was measured of three */
   assert_false(weighs);
-  for (int32_t i = 0; i < 2; i++) partial_kv_measured(p, 3, 0, 1e9);
+  for (int32_t i = 0; i < 2; i++) partial_kv_measured(p, 3, 0, 3, 1e9);
   assert_int_equal(plan_all(p, steps, 3, &weighs), 0); /* two were not weighed */
   assert_true(weighs);
   for (int32_t i = 1; i < 3; i++) partial_kv_passed(p, i, (uint64_t)i + 7, 200, no_mass, 0, 0, 0);
@@ -472,7 +512,7 @@ static void sessions_that_share_a_pass_share_a_length(void **state) {
   bool weighs;
   partial_kv *p = open_timed(s, &t, 1e9);
   partial_step both[] = {STEP(0, 7, 200), STEP(1, 8, 200)};
-  for (int32_t i = 0; i < 2; i++) partial_kv_measured(p, 2, 0, 1e9);
+  for (int32_t i = 0; i < 2; i++) partial_kv_measured(p, 2, 0, 2, 1e9);
   plan_all(p, both, 2, &weighs);
   partial_kv_passed(p, 1, 8, 200, no_mass, 0, 0, 0);
   partial_chain chains[] = {{.slot = 0, .seq = 0, .root = 1, .most = 1, .sampling = &t.choosing},
@@ -481,7 +521,7 @@ static void sessions_that_share_a_pass_share_a_length(void **state) {
   partial_kv_guess(p, two, 2);
   assert_int_equal(plan_all(p, both, 2, &weighs), 7);
   for (int32_t length = 1; length <= 31; length = 2 * length + 1)
-    for (int32_t i = 0; i < 40; i++) partial_kv_measured(p, 2, length, length > 7 ? 1e12 : 4.2e9);
+    for (int32_t i = 0; i < 40; i++) partial_kv_measured(p, 2, length, 1, length > 7 ? 1e12 : 4.2e9);
   pass(p, 0, 7, 40, 7);
   pass(p, 1, 8, 40, 7);
   assert_int_equal(plan_all(p, both, 2, &weighs), 7); /* 16 tokens in 4.2 plain passes' time */
@@ -492,6 +532,38 @@ static void sessions_that_share_a_pass_share_a_length(void **state) {
   pass(p, 1, 8, 200, 0);
   assert_int_equal(plan_all(p, both, 2, &weighs), 0);
   assert_false(weighs);
+  partial_kv_close(p);
+  close_setup(s);
+}
+
+/* With drafts, chains have to give more than passes with the drafts' nodes do. */
+static void chains_pay_against_what_drafts_give(void **state) {
+  (void)state;
+  setup *s = open_setup();
+  text t;
+  bool weighs;
+  partial_kv *p = open_timed(s, &t, 1e9);
+  partial_step drafted = STEP(0, 7, 200);
+  drafted.drafted = true;
+  for (int32_t i = 0; i < 8; i++) {
+    assert_int_equal(plan_all(p, &drafted, 1, &weighs), 0);
+    assert_false(weighs);
+    partial_kv_measured(p, 1, 0, i % 2 ? 3 : 5, 1e9);
+  }
+  partial_chain c = {.slot = 0, .seq = 0, .root = t.tokens[200], .most = 7, .sampling = &t.choosing},
+                *one = &c;
+  assert_int_equal(plan_all(p, &drafted, 1, &weighs), 7); /* is tried */
+  partial_kv_guess(p, &one, 1);
+  pass(p, 0, 7, 40, 7);
+  for (int32_t length = 1; length <= 31; length = 2 * length + 1)
+    for (int32_t i = 0; i < 40; i++) partial_kv_measured(p, 1, length, 1, length == 7 ? 1.9e9 : 1e12);
+  assert_int_equal(plan_all(p, &drafted, 1, &weighs),
+                   7); /* 8 tokens, where plain passes give 7.6 meanwhile */
+  for (int32_t i = 0; i < 40; i++) partial_kv_measured(p, 1, 7, 1, 2.1e9);
+  assert_int_equal(plan_all(p, &drafted, 1, &weighs), 0);
+  assert_int_equal(plan_all(p, &drafted, 1, &weighs), 0); /* it rests, */
+  pass(p, 0, 7, 1, 0);
+  assert_int_equal(planned(p, 0, 7, 200, 100), 7); /* but not without drafts */
   partial_kv_close(p);
   close_setup(s);
 }
@@ -550,7 +622,7 @@ static void lossy_sessions_refresh_at_intervals(void **state) {
   msg_partial lossy = how;
   lossy.mode = WIRE_PARTIAL_LOSSY;
   lossy.refresh = 11;
-  partial_step steps[] = {{0, 7, 200, &lossy, 0}, STEP(1, 8, 200)};
+  partial_step steps[] = {{0, 7, 200, &lossy, false, 0}, STEP(1, 8, 200)};
   partial_plan plan = partial_kv_plan(p, steps, 2, 100);
   assert_true(plan.weighs && !plan.learns && steps[0].length == 0); /* the other one was not weighed */
   partial_kv_passed(p, 1, 8, 200, no_mass, 0, 0, 0);
@@ -597,7 +669,7 @@ static void ways_are_learnt_apart(void **state) {
   for (int32_t i = 0; i < 9; i++) { /* more ways than are known at once, and none of them pays */
     how.retrieval = 10 + i;
     for (int32_t k = 0; k < 20; k++) {
-      if (planned(p, 1, 8, 200, 100) < 0) partial_kv_measured(p, 1, 0, 1e-3);
+      if (planned(p, 1, 8, 200, 100) < 0) partial_kv_measured(p, 1, 0, 1, 1e-3);
       partial_kv_passed(p, 1, 8, 200, no_mass, 7, 0, 0);
     }
     assert_int_equal(planned(p, 1, 8, 200, 100), -1);
@@ -605,11 +677,11 @@ static void ways_are_learnt_apart(void **state) {
   const msg_partial other = how;
   how = own;
   assert_true(planned(p, 0, 7, 200, 100) > 0);
-  partial_step steps[] = {STEP(0, 7, 200), {1, 8, 200, &other, 0}};
+  partial_step steps[] = {STEP(0, 7, 200), {1, 8, 200, &other, false, 0}};
   for (int32_t i = 0; i < 2; i++) { /* a forward of both ways is timed as the target's own are */
     const partial_plan plan = partial_kv_plan(p, steps, 2, 100);
     assert_true(plan.learns && !plan.weighs && plan.why == PARTIAL_NONE);
-    partial_kv_measured(p, 2, 0, 1e9);
+    partial_kv_measured(p, 2, 0, 2, 1e9);
   }
   assert_true(partial_kv_plan(p, steps, 2, 100).weighs);
   for (int32_t i = 0; i < 2; i++) partial_kv_passed(p, i, (uint64_t)i + 7, 200, no_mass, 0, 0, 0);
@@ -627,7 +699,7 @@ static void failures_end_chains_of_all(void **state) {
   partial_kv *p = open_timed(s, &t, 1e9);
   msg_partial lossy = how;
   lossy.mode = WIRE_PARTIAL_LOSSY;
-  partial_step step = {0, 7, 200, &lossy, 0};
+  partial_step step = {0, 7, 200, &lossy, false, 0};
   for (int32_t rest = 256; rest <= 512; rest *= 2) {
     for (int32_t k = 0; k < 8; k++) partial_kv_failed(p); /* one that eight sessions share */
     for (int32_t i = 0; i < rest; i++) {
@@ -750,6 +822,54 @@ static void an_engine_gives_the_plain_tokens(void **state) {
   close_setup(s);
 }
 
+/* The job's nodes say right what follows for `right` tokens. */
+static engine_job drafted_step(const text *t, int32_t length, int32_t right) {
+  engine_job job = step_of(t, 0, length);
+  for (int32_t i = 1; i <= 4; i++) {
+    const int32_t token = t->tokens[min_i32(length + i - 1, PROMPT + OUTPUT - 1)];
+    job.tokens[i] = i <= right ? token : (token + 1) % SUPPORT_TINY_VOCAB;
+    job.parents[i] = i - 1;
+  }
+  job.count = 5;
+  job.sampled_max = min_i32(5, PROMPT + OUTPUT - length);
+  job.partial_drafted = true;
+  return job;
+}
+
+/* Nodes of drafts are checked over partial KV; the whole cache has the last word; and it is said what the
+ * nodes alone would have given. */
+static void an_engine_checks_drafted_nodes(void **state) {
+  (void)state;
+  setup *s = open_setup();
+  err e = {0};
+  engine *g;
+  const partial_options few = options_of(1, 1, 60, 9);
+  const engine_options o = {
+      .model = s->model, .kv = s->kv, .sequences = SLOTS, .partial = &few, .context = CONTEXT};
+  assert_int_equal(engine_open(&g, &o, &e), ERR_OK);
+  for (int32_t i = 0; i < SLOTS; i++) map_sequence(s->kv, i);
+  const int32_t plain = acquire(s);
+  const text t = make_text(s, plain, 0.8f, 2);
+  int32_t length = PROMPT, guesses = 0;
+  read_prompt(g, &t, 0);
+  for (int32_t i = 0; length < PROMPT + OUTPUT; i++) {
+    const engine_job job = drafted_step(&t, length, i % 5);
+    const engine_result r = run(g, &job);
+    assert_int_equal(r.code, ERR_OK);
+    assert_memory_equal(r.sampled, t.tokens + length, (size_t)r.sampled_count * sizeof *r.sampled);
+    assert_int_equal(r.node_count, r.guessed > 0 ? r.guessed : 4);
+    if (r.guessed > 0) assert_int_equal(r.drafted_count, min_i32(1 + i % 5, r.sampled_count));
+    guesses += r.guessed > 0;
+    length += r.sampled_count;
+    assert_int_equal(r.kv_length, length - 1);
+  }
+  const partial_counters *n = engine_count_partial(g);
+  assert_true(guesses > 5 && n->checked == 4 * (uint64_t)guesses);
+  assert_true(n->right > 0 && n->right < n->checked && n->accepted > 0);
+  engine_close(g);
+  close_setup(s);
+}
+
 /* A lossy answer goes on from what was guessed, of which so many tokens are not the model's own. */
 static void an_engine_accepts_lossy_guesses(void **state) {
   (void)state;
@@ -805,7 +925,7 @@ static void an_engine_does_not_always_guess(void **state) {
   read_prompt(g, &t, 0);
   for (int32_t i = 0; i < 12; i++) {
     engine_job job = step_of(&t, 0, PROMPT + i);
-    if (i % 3 == 0) job.partial_most = 0, job.partial_why = PARTIAL_DRAFT;
+    if (i % 3 == 0) job.partial_most = 0, job.partial_why = PARTIAL_ROOM;
     if (i % 3 == 1) job.sampling.top_k = 1; /* filters rank: another token */
     if (i % 3 == 2) job.logprobs = 1;
     engine_result r = run(g, &job);
@@ -816,7 +936,7 @@ static void an_engine_does_not_always_guess(void **state) {
   const partial_counters *n = engine_count_partial(g);
   assert_int_equal(n->guessed, 0);
   assert_int_equal(n->fallbacks[PARTIAL_SAMPLING], 8);
-  assert_int_equal(n->fallbacks[PARTIAL_DRAFT], 4);
+  assert_int_equal(n->fallbacks[PARTIAL_ROOM], 4);
   engine_close(g);
   close_setup(s);
 }
@@ -834,6 +954,9 @@ int main(void) {
       cmocka_unit_test(chains_end_and_begin),
       cmocka_unit_test(looked_up_tokens_are_checked),
       cmocka_unit_test(looked_up_tokens_leave_room),
+      cmocka_unit_test(drafted_nodes_are_checked),
+      cmocka_unit_test(chains_pay_against_what_drafts_give),
+      cmocka_unit_test(an_engine_checks_drafted_nodes),
       cmocka_unit_test(chains_are_as_long_as_they_pay),
       cmocka_unit_test(sessions_that_share_a_pass_have_times_of_their_own),
       cmocka_unit_test(sessions_that_share_a_pass_share_a_length),
@@ -852,6 +975,7 @@ int main(void) {
       cmocka_unit_test(looked_up_tokens_are_checked),
       cmocka_unit_test(all_blocks_guess_what_plain_decoding_says),
       cmocka_unit_test(an_engine_gives_the_plain_tokens),
+      cmocka_unit_test(an_engine_checks_drafted_nodes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL) +
          cmocka_run_group_tests_name("virtual", of_virtual, choose_virtual, NULL);

@@ -263,9 +263,9 @@ static void test_what_a_draft_slows_is_borne_by_its_sessions(void **state) {
   speculation on = {.policy = {.state = POLICY_ON, .colocated = true, .balance = 5}}, off = {0};
   off.policy = (policy){.state = POLICY_OFF, .quiet = POLICY_QUIET, .colocated = true};
   cost_model_measured(&all.costs, 4, 0, 1000);
-  speculation_stepped(&off, &all, 1, true);
+  speculation_stepped(&off, &all, 1, 1);
   assert_true(off.step.us == 250 && off.policy.balance == POLICY_LOSS);
-  speculation_stepped(&on, &all, 1, true);
+  speculation_stepped(&on, &all, 1, 1);
   assert_true(on.step.us == 500);
   assert_true(on.policy.balance < 5 - (500 - 250) / 250.0);
 }
@@ -280,9 +280,9 @@ static void test_a_draft_beside_is_compared_with_several_plain_steps(void **stat
   assert_true(speculation_is_quiet(&s) && !speculation_is_beside(&s));
   for (int i = 1; i <= 8; i++) {
     speculation_measured(&all, &f);
-    speculation_stepped(&s, &all, 1, true);
+    speculation_stepped(&s, &all, 1, 1);
     assert_int_equal(s.policy.state, i < 8 ? POLICY_OFF : POLICY_ON);
-    if (i == 1) speculation_stepped(&other, &all, 1, true);
+    if (i == 1) speculation_stepped(&other, &all, 1, 1);
   }
   assert_int_equal(other.policy.state, POLICY_ON);
   assert_true(speculation_is_beside(&s) && !speculation_is_beside(&other));
@@ -317,14 +317,14 @@ static void test_what_a_draft_slows_is_told_from_what_prompts_take(void **state)
   speculation_forward f = {.steps = 1, .rows = 1, .prompt_rows = 100, .disturbed = 1, .us = 4000};
   speculation on = {.policy = {.state = POLICY_ON, .colocated = true, .balance = 5}};
   speculation_measured(&all, &f);
-  speculation_stepped(&on, &all, 1, true);
+  speculation_stepped(&on, &all, 1, 1);
   assert_true(on.step.us == 1000); /* what prompts take is not known */
   f.disturbed = 0;
   speculation_measured(&all, &f);
   f.disturbed = 1;
   f.us = 4600;
   speculation_measured(&all, &f);
-  speculation_stepped(&on, &all, 1, true);
+  speculation_stepped(&on, &all, 1, 1);
   assert_true(fabs(on.step.us - 1600) < 1);
 }
 
@@ -333,7 +333,7 @@ static void test_a_step_before_any_forward_was_measured_says_nothing(void **stat
   (void)state;
   speculation_shared all = {0};
   speculation s = {0};
-  speculation_stepped(&s, &all, 1, true);
+  speculation_stepped(&s, &all, 1, 1);
   assert_int_equal(s.policy.state, POLICY_NEW);
 }
 
@@ -342,14 +342,14 @@ static void test_the_time_of_plain_steps_is_that_of_all_tokens(void **state) {
   (void)state;
   speculation_shared all = {.forward = {.steps = 1, .rows = 1, .us = 1000}};
   speculation s = {0};
-  speculation_stepped(&s, &all, 1, false); /* not measured */
+  speculation_stepped(&s, &all, 1, 0); /* not measured */
   assert_true(speculation_plain_us(&s) == 0);
   cost_model_measured(&all.costs, 1, 0, 1000);
-  for (int32_t i = 0; i < 50; i++) speculation_stepped(&s, &all, 2, false);
+  for (int32_t i = 0; i < 50; i++) speculation_stepped(&s, &all, 2, 0);
   assert_true(fabs(speculation_plain_us(&s) - 1000) < 0.01);
   all.costs = (cost_model){0};
   cost_model_measured(&all.costs, 1, 0, 100000);
-  speculation_stepped(&s, &all, 1, false);
+  speculation_stepped(&s, &all, 1, 0);
   assert_true(fabs(speculation_plain_us(&s) - (100 * 1000 + 100000) / 101.0) < 0.01);
 }
 

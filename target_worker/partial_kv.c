@@ -27,9 +27,10 @@ _Static_assert(CHAINS_MAX *GUESS_ROWS_MAX <= MODEL_ROWS_MAX, "all chains go thro
 #define FORGET_ALL  512 /* and of all */
 #define PRIOR       16  /* guesses that those of all count for where a session is judged */
 
-/* Passes that are plain before the first chain, and later one of so many, because contexts grow: without
- * drafts, and with them, whose passes differ in how much they give. */
-static const struct { uint32_t first, every; } plain_passes[2] = {{2, 64}, {8, 16}};
+/* Passes that are plain: `first` ones before the first chain, and later `row` ones in a row of `every`,
+ * because contexts grow. Without drafts, and with them, whose passes differ in how much they give, and whose
+ * nodes come late in the first ones behind a chain: so many are not counted. */
+static const struct { uint32_t first, every, row, late; } plain_passes[2] = {{2, 64, 1, 0}, {8, 128, 8, 2}};
 
 typedef struct partial_record { /* of the last guesses */
   double looked, right;         /* how many were looked at, and how many of these were right */
@@ -49,8 +50,8 @@ typedef struct partial_slot {
 typedef struct partial_share { /* forwards of so many sessions */
   /* Microseconds of a guess, of a plain pass, and of one that weighs and checks chains of a class */
   average guess, plain, check[CLASSES];
-  average tokens; /* of a plain pass */
-  uint32_t passes;
+  average tokens;          /* of a plain pass, for each session */
+  uint32_t passes, row;    /* passes; plain ones since the last chain */
   int32_t rest, rest_next; /* passes that are plain from now on; those of the next rest; 0: as the first */
   int32_t tries;           /* chains since the last rest, as far as that matters */
 } partial_share;
@@ -237,7 +238,7 @@ static double tokens_of(const partial_kv *p, const partial_step *steps, int32_t 
 /* The chains that give all sessions together the most tokens a microsecond. 0: a plain pass gives more. */
 static int32_t best_length(const partial_kv *p, const partial_share *t, const partial_step *steps,
                            int32_t count, int32_t most) {
-  double best = t->tokens.mean / t->plain.mean;
+  double best = count * t->tokens.mean / t->plain.mean;
   int32_t length = 0;
   for (int32_t class = 1; class < CLASSES && (1 << class) - 1 <= most; class ++) {
     const int32_t n = (1 << class) - 1;
@@ -258,14 +259,17 @@ static int32_t length_of(const partial_kv *p, partial_share *t, const partial_st
   return length;
 }
 
-/* What was measured of passes with guesses is forgotten, and sessions of this way weigh anew, so that one
- * chain is tried. */
-static void rest(partial_kv *p, partial_share *t) {
-  t->rest = t->rest_next > 0 ? t->rest_next : REST_FIRST;
-  t->rest_next = min_i32(2 * t->rest, REST_MOST);
+/* What was measured of passes with guesses is forgotten. */
+static void forget(partial_share *t) {
   t->tries = 0;
   t->guess = (average){0};
   memset(t->check, 0, sizeof t->check);
+}
+
+/* Sessions of this way weigh anew afterwards, and one chain is tried. */
+static void rest(partial_kv *p, partial_share *t) {
+  t->rest = t->rest_next > 0 ? t->rest_next : REST_FIRST;
+  t->rest_next = min_i32(2 * t->rest, REST_MOST);
   for (int32_t i = 0; i < p->slot_count; i++)
     if (p->slots[i].drafted == p->way->drafted && alike(&p->slots[i].how, &p->way->how)) p->slots[i].rows = 0;
 }
@@ -323,11 +327,18 @@ static partial_plan plan_exact(partial_kv *p, partial_step *steps, int32_t count
   const bool mixed = !all_alike(steps, count), drafted = any_drafted(steps, count);
   p->way = mixed ? &p->ways[0] : take_way(p, steps[0].how, drafted);
   partial_share *t = share_of(p, count);
-  const partial_plan plain = {.learns = true}, weighing = {.weighs = true, .learns = true},
+  const partial_plan weighing = {.weighs = true, .learns = true},
                      resting = {.learns = true, .why = PARTIAL_RESTING};
-  if (t->rest > 0 && t->rest-- > 0) return resting;
-  const bool measures =
-      t->plain.count < plain_passes[drafted].first || ++t->passes % plain_passes[drafted].every == 0;
+  partial_plan plain = {.learns = true};
+  if (t->rest > 0) {
+    if (--t->rest == 0) forget(t);
+    return resting;
+  }
+  const uint32_t every = plain_passes[drafted].every;
+  const bool measures = t->plain.count < plain_passes[drafted].first ||
+                        t->passes++ % every >= every - plain_passes[drafted].row;
+  t->row = measures ? t->row + 1 : 0;
+  plain.learns = t->row > plain_passes[drafted].late;
   if (measures && p->options.rows == 0) return plain;
   if (!all_weighed(p, steps, count)) return weighing;
   if (!mixed) most = min_i32(most, steps[0].how->refresh);
@@ -357,7 +368,7 @@ void partial_kv_failed(partial_kv *p) {
 
 void partial_kv_measured(partial_kv *p, int32_t sessions, int32_t length, int32_t tokens, double us) {
   partial_share *t = share_of(p, sessions);
-  if (length == 0) average_add(&t->tokens, tokens);
+  if (length == 0) average_add(&t->tokens, (double)tokens / sessions);
   average_add(length > 0 ? &t->check[min_i32(log2_of(length + 1), CLASSES - 1)] : &t->plain, us);
 }
 
@@ -480,11 +491,7 @@ static bool next_rows(partial_kv *p, rollout_end *e, int32_t room) {
   const int32_t rows = e->drafted ? GUESS_ROWS_MAX : min_i32(left, LOOKUP_ROWS),
                 most = min_i32(rows - 1, spare),
                 more = e->drafted ? put_tree(e, most) : put_lookup(&p->slots[c->slot], e, most);
-  if (more > 0 && take_rows(p, e, more)) {
-    *(e->drafted ? &p->counters.checked : &p->counters.looked_up) += (uint64_t)more;
-    return true;
-  }
-  return take_rows(p, e, 0);
+  return (more > 0 && take_rows(p, e, more)) || take_rows(p, e, 0);
 }
 
 /* Those that end, or for which no row can be staged, leave. */
@@ -519,6 +526,7 @@ static void take_tokens(partial_kv *p, rollout_end *e, int32_t segment) {
     row = ends(c) ? -1 : row_after(e, row, token);
   }
   p->counters.guessed += (uint64_t)(c->count - before);
+  *(e->drafted ? &p->counters.checked : &p->counters.looked_up) += (uint64_t)(e->count - 1);
   if (c->count > before + 1)
     *(e->drafted ? &p->counters.right : &p->counters.found) += (uint64_t)(c->count - before - 1);
 }
@@ -590,8 +598,7 @@ void partial_kv_say(const partial_kv *p, int32_t sessions, char *text, size_t si
   else
     snprintf(text, size,
              "no chain of guesses pays where %d sessions share a pass: a guess takes %.2f ms, a plain pass "
-             "%.2f, which "
-             "gives %.1f tokens, and %.0f of 100 guesses are right",
+             "%.2f, which gives each %.1f tokens, and %.0f of 100 guesses are right",
              sessions, guess, plain, t->tokens.mean, 100 * right_of(&p->way->all, RIGHT_FIRST));
 }
 

@@ -470,7 +470,7 @@ enum way { APART, RUNS, PREFILL };
 
 static way way_of(const cuda_kv &kv, cuda_runs runs) {
   if (runs.rows > CUDA_RUN_ROWS) return PREFILL;
-  return runs.rows > 1 && attention_runs_fit(kv) ? RUNS : APART;
+  return (runs.rows > 1 || runs.shared > 0) && attention_runs_fit(kv) ? RUNS : APART;
 }
 
 static bool spreads(const cuda_kv &kv, int32_t bucket, cuda_runs runs, int32_t heads, int32_t splits) {
@@ -497,21 +497,32 @@ static int64_t cost_of(const cuda_kv &kv, cuda_runs runs, int32_t heads, int32_t
   }
 }
 
-/* Where blocks are few, those of single rows end sooner: there are more of them, and each has less to do. */
-cuda_runs cuda_attention_runs(cuda_rows rows, cuda_runs runs, cuda_runs long_runs, cuda_kv kv, int32_t heads,
-                              int32_t positions) {
+/* May all splits of all rows be left in memory? */
+static bool split_runs_fit(const cuda_kv &kv, int32_t bucket, cuda_runs split_runs, int32_t heads) {
+  return split_runs.shared > 0 && way_of(kv, split_runs) == RUNS &&
+         (int64_t)bucket * heads * attention_splits(kv.context) <= ATTENTION_PARTS_MAX;
+}
+
+/* Where blocks are few, those of single rows end sooner: there are more of them, and each has less to do.
+ * Split runs are as many as there are, so others are weighed against them by the splits that there are. */
+cuda_runs cuda_attention_runs(cuda_rows rows, cuda_runs runs, cuda_runs long_runs, cuda_runs split_runs,
+                              cuda_kv kv, int32_t heads, int32_t positions, int32_t end) {
   const int32_t splits = attention_splits(positions);
-  const cuda_runs apart = {rows.bucket, 1};
+  const cuda_runs apart = {rows.bucket, 1, 0, 0};
   const auto cost = [&](cuda_runs r) { return cost_of(kv, r, heads, splits); };
   cuda_runs best = apart;
   if (way_of(kv, runs) == RUNS && cost(runs) < cost(apart)) best = runs;
   if (long_runs.rows > CUDA_RUN_ROWS && attention_prefill_fits(kv) && cost(long_runs) < cost(best))
     best = long_runs;
+  if (split_runs_fit(kv, rows.bucket, split_runs, heads) &&
+      cost(split_runs) < cost_of(kv, best, heads, attention_splits(end)))
+    best = split_runs;
   return best;
 }
 
 /* Rows of a launch whose splits may be left in memory. */
 static int32_t rows_left(const cuda_kv &kv, int32_t bucket, cuda_runs runs, int32_t heads) {
+  if (runs.shared > 0) return bucket;
   if (way_of(kv, runs) != APART) return attention_runs_left(kv, runs, heads) * runs.rows;
   return rows_spread(kv, bucket, heads, attention_splits(kv.context)) ? bucket : 0;
 }
@@ -552,11 +563,11 @@ void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_runs runs, cuda_kv
   const way which = way_of(kv, runs);
   attention_job j = {};
   j.rows = rows, j.kv = kv, j.layer = layer, j.view = view, j.heads = heads, j.splits = splits;
-  j.spread = spread, j.long_runs = which == PREFILL, j.end_run = INT32_MAX;
+  j.spread = spread, j.long_runs = which == PREFILL, j.split_runs = runs.shared > 0, j.end_run = INT32_MAX;
   j.scale = 1.0f / sqrtf((float)kv.head_dim), j.q = q, j.y = y;
   if (spread) {
     const size_t partials = (size_t)rows_left(kv, rows.bucket, runs, heads) * (size_t)heads * (size_t)splits;
-    if (splits <= ATTENTION_MEET_SPLITS) j.arrived = (int32_t *)scratch;
+    if (splits <= ATTENTION_MEET_SPLITS && !j.split_runs) j.arrived = (int32_t *)scratch;
     j.partials = (attention_partial *)(scratch + CUDA_ATTENTION_COUNTERS);
     j.values = scratch + CUDA_ATTENTION_COUNTERS + partials * (sizeof(attention_partial) / sizeof(float));
   }

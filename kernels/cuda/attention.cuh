@@ -13,8 +13,9 @@
 #define ATTENTION_LINE_KEYS  (DEVICE_LINE / 16)      /* at most: a key's unit has 16 bytes or more */
 #define ATTENTION_JOIN_AHEAD 8                       /* splits whose values are on their way at once */
 /* That many splits are joined by the last of their blocks, and more by a kernel (attention_join.cu), which
- * takes a microsecond to begin, but has a block for each head. */
+ * takes a microsecond to begin, but has a block for each head. Split runs need it in any case. */
 #define ATTENTION_MEET_SPLITS 16
+#define ATTENTION_JOIN_ONCE   1 /* us */
 
 typedef struct attention_quad {
   alignas(16) float x[ATTENTION_FOUR];
@@ -30,7 +31,7 @@ typedef struct attention_job {
   cuda_kv kv;
   int32_t layer, view, heads, splits;
   bool spread; /* a block a split */
-  bool long_runs;
+  bool long_runs, split_runs;
   int32_t first_run, end_run; /* of this launch; end_run may be more than there are */
   float scale;
   const float *q;

@@ -1,6 +1,6 @@
 /* attention_run.cuh - what kernels of attention share whose blocks take queries of a run: rows of a sequence
- * that read keys and values together (attention_runs.cu, attention_wide.cu). A query is a row and a head of
- * one key-value head's group.
+ * that read keys and values together (attention_runs.cu, attention_wide.cu), or of several sequences, in a
+ * split that is the same to all. A query is a row and a head of one key-value head's group.
  *
  * A chunk of committed positions that every row sees is whole: nobody needs to look at who sees them. Rows of
  * a tree have the same staged rows as far as their paths are one; where they part, a position is ragged, and
@@ -47,21 +47,30 @@ typedef struct attention_run_job : attention_queries {
   cache_area<attention_element> committed, staged;
 } attention_run_job;
 
+/* The block's run, which has no rows where there is none. */
+DEVICE_CODE cuda_split_run attention_run_here(const attention_job &j) {
+  const cuda_batch *batch = j.rows.batch;
+  const int32_t i = j.first_run + (int32_t)blockIdx.x;
+  if (i >= (j.split_runs ? batch->split_run_count : batch->run_count)) return {};
+  if (j.split_runs) return batch->split_runs[i];
+  return {batch->runs[i], 0};
+}
+
 DEVICE_CODE attention_run_job attention_run_of(const attention_job &j, int32_t queries) {
+  const cuda_split_run here = attention_run_here(j);
   const int32_t kv_head = (int32_t)blockIdx.y % j.kv.kv_heads;
   const int32_t first = (int32_t)blockIdx.y / j.kv.kv_heads * queries;
-  return {{j, j.rows.batch->runs[j.first_run + (int32_t)blockIdx.x], kv_head, j.heads / j.kv.kv_heads, first,
-           attention_run_begin(j, j.first_run)},
+  return {{j, here.run, kv_head, j.heads / j.kv.kv_heads, first, attention_run_begin(j, j.first_run)},
           0,
           0,
-          0,
+          here.split,
           cache_area_of<attention_element>(j.kv, false, j.layer, kv_head),
           cache_area_of<attention_element>(j.kv, true, j.layer, kv_head)};
 }
 
-/* Is there a run for this block? */
-DEVICE_CODE bool attention_has_run(const attention_job &j) {
-  return j.first_run + (int32_t)blockIdx.x < j.rows.batch->run_count;
+/* Are there queries for this block? */
+DEVICE_CODE bool attention_has_queries(const attention_run_job &b) {
+  return b.first < b.run.count * b.group;
 }
 
 /* Leaves the rows, and whose each query is. Ends with a barrier. The last split's block is the first to
@@ -85,12 +94,7 @@ DEVICE_CODE void attention_find_rows(attention_run_job &b, int32_t queries) {
   }
   b.old = old;
   b.count = last / OPS_SPLIT + 1;
-  b.split = b.j.spread ? b.count - 1 - (int32_t)blockIdx.z : 0;
-}
-
-/* Has the block queries, and a split? */
-DEVICE_CODE bool attention_has_work(const attention_run_job &b) {
-  return b.first < b.run.count * b.group && b.split >= 0;
+  if (b.j.spread && !b.j.split_runs) b.split = b.count - 1 - (int32_t)blockIdx.z;
 }
 
 /* --- what the rows see of a split --- */

@@ -1,4 +1,4 @@
-/* attention_runs.cu - attention of some rows of a sequence, which share what they read (attention_run.cuh),
+/* attention_runs.cu - attention of some rows of a run, which share what they read (attention_run.cuh),
  * where blocks are few: each has little to do.
  *
  * A block takes QUERIES of a run's queries, and a warp a chunk of a split. Each lane scores a position
@@ -443,13 +443,13 @@ template <class P> DEVICE_CODE void attend_splits(const attention_run_job &b) {
 }
 
 template <class P> static __global__ void __launch_bounds__(THREADS, P::BLOCKS) attend_runs(attention_job j) {
-  if (!attention_has_run(j)) {
+  attention_run_job b = attention_run_of(j, QUERIES);
+  if (!attention_has_queries(b)) {
     device_wait_for_previous();
     return;
   }
-  attention_run_job b = attention_run_of(j, QUERIES);
   attention_find_rows(b, QUERIES);
-  if (!attention_has_work(b)) {
+  if (b.split < 0) {
     device_wait_for_previous();
     return;
   }
@@ -474,14 +474,24 @@ static bool fits(const attention_run_kernel &k, const cuda_kv &kv) {
   return kv.type == OPS_KV_F16 && k.row == kv.head_dim && k.bytes <= (size_t)launch_shared_max();
 }
 
-/* Of a run and a split. */
-static int32_t blocks_of(const attention_run_kernel &k, const cuda_kv &kv, cuda_runs runs, int32_t heads) {
-  return kv.kv_heads * ((runs.rows * (heads / kv.kv_heads) + k.queries - 1) / k.queries);
+/* Of a run of so many rows and a split. */
+static int32_t blocks_of(const attention_run_kernel &k, const cuda_kv &kv, int32_t rows, int32_t heads) {
+  return kv.kv_heads * ((rows * (heads / kv.kv_heads) + k.queries - 1) / k.queries);
+}
+
+/* All of them are one launch. Blocks without queries are not counted: they leave at once. */
+static attention_plan plan_of_splits(const attention_run_kernel &k, const cuda_kv &kv, cuda_runs runs,
+                                     int32_t heads, int32_t splits) {
+  const int64_t own = (int64_t)runs.bucket * blocks_of(k, kv, runs.rows, heads),
+                shared = (int64_t)runs.shared * blocks_of(k, kv, runs.shared_rows, heads);
+  const int32_t join = splits <= ATTENTION_MEET_SPLITS ? ATTENTION_JOIN_ONCE : 0;
+  return {true, runs.bucket + runs.shared, k.pace.once + attention_waves(own + shared, k.pace) + join};
 }
 
 static attention_plan plan_of(const attention_run_kernel &k, const cuda_kv &kv, cuda_runs runs, int32_t heads,
                               int32_t splits) {
-  return attention_plan_of(kv, runs, heads, splits, blocks_of(k, kv, runs, heads), k.whole, k.pace);
+  if (runs.shared > 0) return plan_of_splits(k, kv, runs, heads, splits);
+  return attention_plan_of(kv, runs, heads, splits, blocks_of(k, kv, runs.rows, heads), k.whole, k.pace);
 }
 
 /* The better one. best: NULL where there is none yet. */
@@ -518,10 +528,15 @@ void attention_put_runs(cudaStream_t stream, const attention_job &j, cuda_runs r
   assert(runs.rows <= CUDA_RUN_ROWS);
   const attention_run_kernel &k = *kernel_of(j.kv, runs, j.heads, j.splits);
   const attention_plan plan = plan_of(k, j.kv, runs, j.heads, j.splits);
+  const int32_t rows = runs.shared_rows > runs.rows ? runs.shared_rows : runs.rows;
+  const unsigned blocks = (unsigned)blocks_of(k, j.kv, rows, j.heads);
   assert(plan.spread == j.spread);
+  if (j.split_runs) {
+    k.launch(stream, j, dim3((unsigned)plan.runs, blocks));
+    attention_put_join(stream, j, j.rows.bucket);
+    return;
+  }
   attention_put_plan(stream, j, runs, plan, [&](const attention_job &of, int32_t count) {
-    k.launch(stream, of,
-             dim3((unsigned)count, (unsigned)blocks_of(k, j.kv, runs, j.heads),
-                  (unsigned)(j.spread ? j.splits : 1)));
+    k.launch(stream, of, dim3((unsigned)count, blocks, (unsigned)(j.spread ? j.splits : 1)));
   });
 }

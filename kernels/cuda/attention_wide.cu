@@ -1,4 +1,4 @@
-/* attention_wide.cu - attention of some rows of a sequence, which share what they read (attention_run.cuh),
+/* attention_wide.cu - attention of some rows of a run, which share what they read (attention_run.cuh),
  * where blocks are many, so that products are what takes time.
  *
  * A block takes QUERIES of a run's queries, and a warp EACH of them, in one split. All warps bring keys, and
@@ -439,13 +439,13 @@ template <class P> DEVICE_CODE void attend_split(const attention_run_job &b) {
 
 template <class P>
 static __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) attend_wide(attention_job j) {
-  if (!attention_has_run(j)) {
+  attention_run_job b = attention_run_of(j, P::QUERIES);
+  if (!attention_has_queries(b)) {
     device_wait_for_previous();
     return;
   }
-  attention_run_job b = attention_run_of(j, P::QUERIES);
   attention_find_rows(b, P::QUERIES);
-  if (!attention_has_work(b)) {
+  if (b.split < 0) {
     device_wait_for_previous();
     return;
   }

@@ -29,18 +29,28 @@ typedef struct cuda_run {
   int32_t first, count;
 } cuda_run;
 
+/* Rows that attend to a split together, CUDA_RUN_ROWS at most: of one sequence, or of several to which these
+ * positions are the same rows of the cache. */
+typedef struct cuda_split_run {
+  cuda_run run;
+  int32_t split;
+} cuda_split_run;
+
 /* ops_batch in device memory. The arrays' addresses may change between replays too. */
 typedef struct cuda_batch {
   const ops_row *rows;  /* [row_count] */
   const int32_t *paths; /* staged rows; ops_row has path_at and path_count in it */
   cuda_view views[OPS_VIEWS_MAX];
-  const int32_t *head_rows;    /* [head_count], the first logit_count of which choose no token */
-  const ops_sampling *choices; /* [head_count - logit_count] */
-  const int32_t *capture_rows; /* [capture_count] */
-  const cuda_run *runs;        /* [run_count]: all rows, in their order */
-  const cuda_run *long_runs;   /* [long_run_count], likewise; count 0: some rows are
-                                staged, or they are CUDA_RUN_ROWS or fewer */
-  int32_t row_count, head_count, logit_count, capture_count, weigh_count, run_count, long_run_count;
+  const int32_t *head_rows;         /* [head_count], the first logit_count of which choose no token */
+  const ops_sampling *choices;      /* [head_count - logit_count] */
+  const int32_t *capture_rows;      /* [capture_count] */
+  const cuda_run *runs;             /* [run_count]: all rows, in their order */
+  const cuda_run *long_runs;        /* [long_run_count], likewise; count 0: some rows are
+                                     staged, or they are CUDA_RUN_ROWS or fewer */
+  const cuda_split_run *split_runs; /* [split_run_count]: all splits of all rows, as
+                                       cuda_split_runs_of lists them; count 0: that does not pay */
+  int32_t row_count, head_count, logit_count, capture_count, weigh_count, run_count, long_run_count,
+      split_run_count;
 } cuda_batch;
 
 /* The rows that a kernel works on: the batch's, or those that go through the output head. */
@@ -50,9 +60,11 @@ typedef struct cuda_rows {
   bool head;      /* row i is the batch's row head_rows[i], and there are head_count */
 } cuda_rows;
 
-/* At least as many runs as any replay has, and as many rows as any of them has. */
+/* At least as many runs as any replay has, and as many rows as any of them has. Where `shared` is not 0 these
+ * are split runs: those of one sequence, and so many of several sequences, of so many rows. */
 typedef struct cuda_runs {
   int32_t bucket, rows;
+  int32_t shared, shared_rows;
 } cuda_runs;
 
 /* --- data --- */
@@ -197,10 +209,11 @@ void cuda_rope_store(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t la
 
 #define CUDA_ATTENTION_COUNTERS 128 /* floats of scratch that are zeros before and after each attention */
 
-/* What cuda_attention shall be given: these runs, or those long ones (of 0 rows: there are none), or, where
- * rows are faster each by itself, runs of one row. */
-cuda_runs cuda_attention_runs(cuda_rows rows, cuda_runs runs, cuda_runs long_runs, cuda_kv kv, int32_t heads,
-                              int32_t positions);
+/* What cuda_attention shall be given: these runs, or those long ones (of 0 rows: there are none), or those
+ * split runs (shared 0: there are none), or, where rows are faster each by itself, runs of one row.
+ * positions: as of cuda_attention; end: so many there are in this forward, which split runs know of. */
+cuda_runs cuda_attention_runs(cuda_rows rows, cuda_runs runs, cuda_runs long_runs, cuda_runs split_runs,
+                              cuda_kv kv, int32_t heads, int32_t positions, int32_t end);
 
 /* Floats of scratch that cuda_attention needs, whatever `positions` is. Nothing else uses this memory, and
  * the counters at its beginning are zeros before the first attention. */

@@ -1,6 +1,7 @@
 /* device_batch.c - begin: copies the batch to the device, as one block of bytes at an address that stays. */
 #include "kernels/cuda/device_parts.h"
 #include "kernels/cuda/host_kernels.h"
+#include "kernels/cuda/split_runs.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -32,6 +33,7 @@ static size_t block_bytes(const ops_batch *b) {
   for (int32_t i = 0; i < b->view_count; i++)
     bytes += padded((rows + 1) * sizeof(int32_t)) + padded((size_t)span_count(b, i) * sizeof(ops_span));
   bytes += 2 * padded(rows * sizeof(cuda_run)); /* at most: runs, and long ones */
+  bytes += padded((size_t)cuda_split_runs_most(b->rows, b->row_count) * sizeof(cuda_split_run));
   bytes += padded((size_t)b->head_count * sizeof *b->head_rows);
   bytes += padded((size_t)b->capture_count * sizeof *b->capture_rows);
   bytes += padded((size_t)b->rank_count * sizeof(cuda_ranking));
@@ -123,7 +125,14 @@ static const cuda_run *put_runs(cuda_upload *u, const ops_batch *b, int32_t most
     runs[*count] = (cuda_run){first, run_length(b, first, most)};
     if (runs[*count].count > longest) longest = runs[*count].count;
   }
-  *sizes = (cuda_runs){cuda_batch_bucket(*count), cuda_batch_bucket(longest)};
+  *sizes = (cuda_runs){.bucket = cuda_batch_bucket(*count), .rows = cuda_batch_bucket(longest)};
+  return put_room(u, (size_t)*count * sizeof *runs);
+}
+
+static const cuda_split_run *put_split_runs(cuda_upload *u, const ops_batch *b, int32_t *count,
+                                            cuda_runs *sizes) {
+  cuda_split_run *runs = (cuda_split_run *)(u->host + u->used);
+  *sizes = cuda_split_runs_of(b->rows, b->row_count, runs, count);
   return put_room(u, (size_t)*count * sizeof *runs);
 }
 
@@ -156,7 +165,8 @@ static void put_batch(cuda_forward *f, const ops_batch *b) {
   put_rankings(u, b);
   to->runs = put_runs(u, b, CUDA_RUN_ROWS, &to->run_count, &f->runs);
   f->staged = count_staged(b);
-  f->long_runs = (cuda_runs){0, 0};
+  to->split_runs = put_split_runs(u, b, &to->split_run_count, &f->split_runs);
+  f->long_runs = (cuda_runs){0};
   if (f->staged == 0 && b->row_count > CUDA_RUN_ROWS)
     to->long_runs = put_runs(u, b, CUDA_LONG_RUN_ROWS, &to->long_run_count, &f->long_runs);
 }
@@ -210,11 +220,16 @@ static cuda_rows rows_of(const cuda_device *d, int32_t count, bool head) {
   return r;
 }
 
-/* Rounded up, so that a graph serves until a sequence is twice as long. */
-static int32_t positions_of(const device_kv *k, const ops_batch *b) {
-  int32_t end = 0, positions = POSITIONS_AT_FIRST;
+static int32_t end_of(const ops_batch *b) {
+  int32_t end = 0;
   for (int32_t i = 0; i < b->row_count; i++)
     if (b->rows[i].position >= end) end = b->rows[i].position + 1;
+  return end;
+}
+
+/* Rounded up, so that a graph serves until a sequence is twice as long. */
+static int32_t positions_of(const device_kv *k, int32_t end) {
+  int32_t positions = POSITIONS_AT_FIRST;
   while (positions < end) positions *= 2;
   return k && positions > k->kernels.context ? k->kernels.context : positions;
 }
@@ -234,7 +249,8 @@ static void note_batch(cuda_device *d, device_kv *k, const ops_batch *b) {
   f->rows = rows_of(d, b->row_count, false);
   f->head = rows_of(d, b->head_count, true);
   f->op_count = 0;
-  f->positions = positions_of(k, b);
+  f->end = end_of(b);
+  f->positions = positions_of(k, f->end);
   f->graph = NULL;
   f->prepared = false;
   f->angles = NULL;

@@ -262,7 +262,8 @@ static const cuda_attending *attending_of(cuda_forward *f, int32_t heads) {
   cuda_attending *a = &f->attending;
   if (a->heads == heads) return a;
   a->heads = heads;
-  a->runs = cuda_attention_runs(f->rows, f->runs, f->long_runs, f->kv->kernels, heads, f->positions);
+  a->runs = cuda_attention_runs(f->rows, f->runs, f->long_runs, f->split_runs, f->kv->kernels, heads,
+                                f->positions, f->end);
   a->floats = cuda_attention_floats(f->kv->kernels, f->rows.bucket, a->runs, heads);
   return a;
 }

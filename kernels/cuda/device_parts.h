@@ -125,10 +125,10 @@ typedef struct cuda_attending {
 typedef struct cuda_forward {
   cuda_upload upload;
   cuda_rows rows, head; /* of the forward that runs */
-  cuda_runs runs, long_runs;
+  cuda_runs runs, long_runs, split_runs;
   cuda_attending attending;
   int32_t row_count, head_count, logit_count, rank_count, staged; /* true counts; staged: rows with a path */
-  int32_t positions;                                              /* more than any row's, rounded up */
+  int32_t end, positions; /* more than any row's position; rounded up */
   device_kv *kv;
   const float *angles; /* of the last rope */
   int32_t rope_dim;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "common/base/portable.h"
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/split_runs.h"
 
 PORTABLE_C_BEGIN
 #include "kernels/cpu/cpu_math.h"
@@ -190,6 +190,7 @@ struct test_batch {
   std::vector<void *> memory;
   cuda_batch *device;
   cuda_runs runs; /* how many there are, and how long the longest is */
+  cuda_runs split_runs;
 };
 
 /* Of rows that follow each other and are of one sequence, `most` at a time. */
@@ -235,14 +236,16 @@ static inline void upload_batch(test_batch *b) {
     batch.long_runs = to_device(long_runs);
     batch.long_run_count = (int32_t)long_runs.size();
   }
+  const cuda_split_run wrong = {{0, 2}, b->rows[0].position / OPS_SPLIT}; /* behind the last one */
+  std::vector<cuda_split_run> split_runs((size_t)cuda_split_runs_most(b->rows.data(), batch.row_count) + 4,
+                                         wrong);
+  b->split_runs =
+      cuda_split_runs_of(b->rows.data(), batch.row_count, split_runs.data(), &batch.split_run_count);
+  batch.split_runs = to_device(split_runs);
   b->device = to_device(&batch, 1);
-  b->memory = {(void *)batch.rows,
-               (void *)batch.paths,
-               (void *)batch.views[0].first,
-               (void *)batch.views[0].spans,
-               (void *)batch.runs,
-               (void *)batch.long_runs,
-               b->device};
+  b->memory = {
+      (void *)batch.rows, (void *)batch.paths,     (void *)batch.views[0].first, (void *)batch.views[0].spans,
+      (void *)batch.runs, (void *)batch.long_runs, (void *)batch.split_runs,     b->device};
 }
 
 static inline void free_batch(test_batch *b) {

@@ -1,5 +1,6 @@
 /* libs: kernels_cuda_emulated : cost=40 */
-/* Attention against the definition of ops.h, written here once more as plain loops, by memcmp. */
+/* Attention against the definition of ops.h, written here once more as plain
+ * loops, by memcmp. */
 #include "kernels/cuda/launch.cuh"
 #include "tests/support/cuda_cache.h"
 
@@ -135,7 +136,12 @@ static void fill_seen(test_cache *c, const test_batch &b) {
   }
 }
 
-/* How rows, heads and splits are dealt to blocks. positions: that the grid is made for. */
+static cuda_runs runs_of_size(int32_t bucket, int32_t rows) {
+  return {bucket, rows, 0, 0};
+}
+
+/* How rows, heads and splits are dealt to blocks. positions: that the grid is
+ * made for. */
 struct grid_of_rows {
   int32_t bucket;
   cuda_runs runs;
@@ -171,13 +177,13 @@ static void check_queries(test_cache *c, test_batch *b, int32_t heads, const std
   const int32_t rows = (int32_t)b->rows.size(), longest = b->runs.rows > 1 ? b->runs.rows : 2;
   const int32_t positions = positions_of(*b);
   for (int32_t bucket : {rows, rows + 100 / heads, rows + 256 / heads, 600})
-    check_grid(c, *b, heads, {bucket, {bucket, 1}, positions}, q, expected);
+    check_grid(c, *b, heads, {bucket, runs_of_size(bucket, 1), positions}, q, expected);
   const struct {
     cuda_runs runs;
     int32_t positions, processors; /* processors: if they are few, blocks have many queries */
-  } grids[] = {{{b->runs.bucket, longest}, c->kv.context, 1},
-               {{b->runs.bucket, CUDA_RUN_ROWS}, c->kv.context, 1000},
-               {{b->runs.bucket, CUDA_RUN_ROWS}, SPLIT, 1000}}; /* a block has all splits */
+  } grids[] = {{runs_of_size(b->runs.bucket, longest), c->kv.context, 1},
+               {runs_of_size(b->runs.bucket, CUDA_RUN_ROWS), c->kv.context, 1000},
+               {runs_of_size(b->runs.bucket, CUDA_RUN_ROWS), SPLIT, 1000}}; /* a block has all splits */
   for (const auto &g : grids) {
     launch_processors_for_test = g.processors;
     check_grid(c, *b, heads, {g.runs.bucket * g.runs.rows, g.runs, g.positions}, q, expected);
@@ -187,7 +193,8 @@ static void check_queries(test_cache *c, test_batch *b, int32_t heads, const std
                         (c->kv.head_dim == 64 || c->kv.head_dim == 128); /* attention_prefill.cu */
   for (int32_t bucket : {rows / CUDA_LONG_RUN_ROWS + 1, 300})
     if (has_long)
-      check_grid(c, *b, heads, {bucket * CUDA_LONG_RUN_ROWS, {bucket, CUDA_LONG_RUN_ROWS}, c->kv.context}, q,
+      check_grid(c, *b, heads,
+                 {bucket * CUDA_LONG_RUN_ROWS, runs_of_size(bucket, CUDA_LONG_RUN_ROWS), c->kv.context}, q,
                  expected);
   free_batch(b);
   free_cache(c);
@@ -207,7 +214,8 @@ static void check(const shape &s, test_batch b) {
   check_filled(&c, &b, s.heads, 1);
 }
 
-/* A decoded row that sees these spans; the last of them ends with its own position. */
+/* A decoded row that sees these spans; the last of them ends with its own
+ * position. */
 static test_batch decoded(const std::vector<ops_span> &spans) {
   test_batch b = {};
   add_row(&b, 1, spans.back().end, {});
@@ -280,7 +288,8 @@ static void gaps_between_spans_add_nothing(void **state) {
   check({OPS_KV_F32, 4, 1, 96}, decoded({{0, 4}, {508, 516}, {600, 700}}));
 }
 
-/* Several sequences, appended rows, and the rows of trees, whose paths lie scattered in staging. */
+/* Several sequences, appended rows, and the rows of trees, whose paths lie
+ * scattered in staging. */
 static test_batch trees(int32_t length) {
   test_batch b = {};
   add_row(&b, 0, length, {33});
@@ -302,7 +311,8 @@ static void trees_find_their_paths(void **state) {
   check({OPS_KV_F16, 5, 1, 256}, trees(30));
 }
 
-/* Rows of one sequence from position `first` on, each of which sees `window` positions. */
+/* Rows of one sequence from position `first` on, each of which sees `window`
+ * positions. */
 static test_batch prompt(int32_t first, int32_t count, int32_t window) {
   test_batch b = {};
   for (int32_t p = first; p < first + count; p++) {
@@ -331,7 +341,95 @@ static void many_splits_of_runs_are_joined(void **state) {
   check({OPS_KV_F16, 1, 1, 128}, b);
 }
 
-/* In a cache of many positions, what the splits of few runs leave is as much as is kept at once. */
+/* A sequence that begins with `shared` rows of the one before it, and then has
+ * rows of its own: appended ones, or a tree's. */
+static void add_sharing(test_batch *b, int32_t length, int32_t shared, int32_t appended,
+                        const std::vector<std::vector<int32_t>> &paths) {
+  const size_t first = b->rows.size();
+  const int32_t sequence = first > 0 ? b->rows.back().sequence + 1 : 0;
+  for (int32_t i = 1; i <= appended; i++) add_row(b, sequence, length + i, {});
+  for (size_t i = first; i < b->rows.size(); i++) b->rows[i].position = b->rows[i].length - 1;
+  for (const std::vector<int32_t> &path : paths) add_row(b, sequence, length, path);
+  b->rows[first].shared = shared;
+  for (size_t i = first; i < b->rows.size(); i++) b->spans[i] = {{0, b->rows[i].position + 1}};
+}
+
+/* The block tables say what the rows say. */
+static test_cache cache_of_sharing(const shape &s, const test_batch &b) {
+  const int32_t end = positions_of(b), context = (end + OPS_TILE - 1) / OPS_TILE * OPS_TILE;
+  test_cache c =
+      make_cache(s.type, LAYERS, s.kv_heads, s.head_dim, b.rows.back().sequence + 1, context, STAGE);
+  for (const ops_row &r : b.rows)
+    for (int32_t i = 0; i < r.shared / OPS_TILE; i++) {
+      const size_t at = (size_t)(r.sequence * (context / OPS_TILE) + i);
+      c.tables[at] = c.tables[at - (size_t)(context / OPS_TILE)];
+    }
+  fill_seen(&c, b);
+  return c;
+}
+
+static void check_sharing(const shape &s, test_batch b) {
+  test_cache c = cache_of_sharing(s, b);
+  const std::vector<float> q = numbers(b.rows.size() * (size_t)(s.heads * s.head_dim), 9);
+  upload_cache(&c);
+  upload_batch(&b);
+  assert_true(b.split_runs.shared > 0);
+  const std::vector<float> expected = expected_of(&c, b, s.heads, q);
+  cuda_runs runs = b.split_runs;
+  runs.bucket += 3;
+  for (int32_t processors : {1, 1000}) { /* blocks of many queries, and of few */
+    launch_processors_for_test = processors;
+    check_grid(&c, b, s.heads, {(int32_t)b.rows.size(), runs, c.kv.context}, q, expected);
+  }
+  launch_processors_for_test = 0;
+  free_batch(&b);
+  free_cache(&c);
+}
+
+static void sequences_share_what_they_begin_with(void **state) {
+  (void)state;
+  test_batch steps = {}, trees = {}, many = {}, prefixes = {}, splits = {};
+  for (int32_t length : {800, 790, 1030, 769, 900})
+    add_sharing(&steps, length, length == 800 ? 0 : 768, 1, {});
+  check_sharing(default_shape, steps);
+  check_sharing({OPS_KV_F16, 8, 4, 256}, steps);
+  add_sharing(&trees, 600, 0, 0, {{33}, {33, 5}, {33, 40}, {33, 5, 63}});
+  add_sharing(&trees, 512, 512, 0, {{20}, {20, 21}, {20, 22}, {20, 21, 23}});
+  check_sharing({OPS_KV_F16, 6, 1, 128}, trees);
+  add_sharing(&many, 520, 0, 5, {});
+  add_sharing(&many, 765, 512, 9, {});
+  add_sharing(&many, 513, 512, 0, {{1}, {1, 2}});
+  check_sharing({OPS_KV_F16, 4, 1, 64}, many);
+  add_sharing(&prefixes, 1100, 0, 1, {});
+  add_sharing(&prefixes, 1024, 1024, 1, {}); /* four splits, */
+  add_sharing(&prefixes, 900, 784, 1, {});   /* three of them, and a tile of the next one */
+  add_sharing(&prefixes, 700, 0, 1, {});
+  add_sharing(&prefixes, 640, 0, 1, {});
+  add_sharing(&prefixes, 1000, 512, 1, {});
+  check_sharing({OPS_KV_F16, 3, 1, 64}, prefixes);
+  add_sharing(&splits, 17 * SPLIT + 1, 0, 1, {});
+  add_sharing(&splits, 16 * SPLIT + 1, 16 * SPLIT, 1, {});
+  check_sharing({OPS_KV_F16, 1, 1, 64}, splits);
+}
+
+/* Windows end within what is shared, one before it, and a row sees two gaps. */
+static void sequences_see_some_of_what_they_share(void **state) {
+  (void)state;
+  test_batch b = {};
+  for (int32_t length : {800, 790, 1030, 769}) add_sharing(&b, length, length == 800 ? 0 : 768, 1, {});
+  b.spans[0] = {{300, 801}};
+  b.spans[1] = {{600, 791}};
+  b.spans[2] = {{1000, 1031}};
+  b.spans[3] = {{0, 3}, {290, 310}, {520, 770}};
+  check_sharing(default_shape, b);
+  check_sharing({OPS_KV_F16, 32, 1, 128}, b);
+  for (size_t i = 0; i < 4; i++) b.spans[i][0].first = 600; /* nobody sees two of the splits */
+  b.spans[3] = {{600, 770}};
+  check_sharing(default_shape, b);
+}
+
+/* In a cache of many positions, what the splits of few runs leave is as much as
+ * is kept at once. */
 static void runs_are_launched_in_turns(void **state) {
   (void)state;
   const int32_t heads = 32;
@@ -345,10 +443,11 @@ static void runs_are_launched_in_turns(void **state) {
   const struct {
     cuda_runs runs;
     int32_t positions, processors;
-  } grids[] = {{{5, CUDA_RUN_ROWS}, 4096, 1000}, /* blocks of few queries, joined by the last of them */
-               {{5, CUDA_RUN_ROWS}, 8192, 1000},
-               {{5, CUDA_RUN_ROWS}, 8192, 20}, /* of many */
-               {{2, CUDA_LONG_RUN_ROWS}, 8192, 1000}};
+  } grids[] = {
+      {runs_of_size(5, CUDA_RUN_ROWS), 4096, 1000}, /* blocks of few queries, joined by the last of them */
+      {runs_of_size(5, CUDA_RUN_ROWS), 8192, 1000},
+      {runs_of_size(5, CUDA_RUN_ROWS), 8192, 20}, /* of many */
+      {runs_of_size(2, CUDA_LONG_RUN_ROWS), 8192, 1000}};
   for (const auto &g : grids) {
     launch_processors_for_test = g.processors;
     check_grid(&c, b, heads, {g.runs.bucket * g.runs.rows, g.runs, g.positions}, q, expected);
@@ -358,7 +457,8 @@ static void runs_are_launched_in_turns(void **state) {
   free_cache(&c);
 }
 
-/* Rows that see other gaps than their neighbours, and one of them nothing of most splits. */
+/* Rows that see other gaps than their neighbours, and one of them nothing of
+ * most splits. */
 static void rows_of_a_run_see_what_each_sees(void **state) {
   (void)state;
   test_batch b = prompt(600, 6, 1000);
@@ -396,7 +496,8 @@ static void paths_of_a_run_are_long(void **state) {
   check({OPS_KV_F16, 8, 2, 64}, b);
 }
 
-/* A row that is appended and one of a tree have the last position in different places. */
+/* A row that is appended and one of a tree have the last position in different
+ * places. */
 static void a_run_has_appended_rows_and_a_tree(void **state) {
   (void)state;
   for (int32_t first : {0, 1}) {
@@ -413,7 +514,13 @@ static void a_run_has_appended_rows_and_a_tree(void **state) {
   }
 }
 
-/* Rows of few blocks, and what there is no kernel for, are computed each by itself. */
+static cuda_runs choice_of(int32_t bucket, cuda_runs runs, cuda_runs long_runs, const cuda_kv &kv,
+                           int32_t heads, int32_t positions) {
+  return cuda_attention_runs({NULL, bucket, false}, runs, long_runs, {}, kv, heads, positions, positions);
+}
+
+/* Rows of few blocks, and what there is no kernel for, are computed each by
+ * itself. */
 static void runs_are_taken_where_they_pay(void **state) {
   (void)state;
   const cuda_kv f16 = make_cache(OPS_KV_F16, 1, 2, 64, 1, CONTEXT, STAGE).kv;
@@ -421,7 +528,7 @@ static void runs_are_taken_where_they_pay(void **state) {
   const cuda_kv odd = make_cache(OPS_KV_F16, 1, 2, 96, 1, CONTEXT, STAGE).kv;
   const int32_t many = 4096;
   const auto rows_of = [](const cuda_kv &kv, int32_t runs, int32_t rows) {
-    return cuda_attention_runs({NULL, runs * rows, false}, {runs, rows}, {0, 0}, kv, 4, CONTEXT).rows;
+    return choice_of(runs * rows, runs_of_size(runs, rows), {}, kv, 4, CONTEXT).rows;
   };
   assert_int_equal(rows_of(f16, many, 8), 8);
   assert_int_equal(rows_of(f16, many, 4), 4);
@@ -430,9 +537,31 @@ static void runs_are_taken_where_they_pay(void **state) {
   assert_int_equal(rows_of(f32, many, 8), 1);
   assert_int_equal(rows_of(odd, many, 8), 1);
   launch_processors_for_test = 100;
-  assert_int_equal(cuda_attention_runs({NULL, 8, false}, {1, 8}, {0, 0}, f16, 4, SPLIT).rows, 1);
+  assert_int_equal(choice_of(8, runs_of_size(1, 8), {}, f16, 4, SPLIT).rows, 1);
   launch_processors_for_test = 0;
-  assert_int_equal(cuda_attention_runs({NULL, 5, false}, {1, 2}, {0, 0}, f16, 4, SPLIT).bucket, 5);
+  assert_int_equal(choice_of(5, runs_of_size(1, 2), {}, f16, 4, SPLIT).bucket, 5);
+}
+
+/* They have to leave less to do, in a cache that there is a kernel for, and no more in memory than is kept.
+ */
+static void split_runs_are_taken_where_they_pay(void **state) {
+  (void)state;
+  const cuda_runs split_runs = {8, 1, 14, 8};
+  const auto shared_of = [&](ops_kv_type type, int32_t context, cuda_runs these, int32_t end) {
+    cuda_kv kv = make_cache(type, 1, 1, 64, 1, OPS_TILE, STAGE).kv;
+    kv.context = context;
+    return cuda_attention_runs({NULL, 8, false}, runs_of_size(8, 1), {}, these, kv, 4, 4096, end).shared;
+  };
+  launch_processors_for_test = 3;
+  assert_int_equal(shared_of(OPS_KV_F16, 4096, split_runs, 4096), 14);
+  assert_int_equal(shared_of(OPS_KV_F16, 4096, split_runs, SPLIT), 0); /* there are not that many yet */
+  assert_int_equal(shared_of(OPS_KV_F32, 4096, split_runs, 4096), 0);
+  assert_int_equal(shared_of(OPS_KV_F16, 4096, {128, 1, 1, 8}, 4096), 0);
+  assert_int_equal(shared_of(OPS_KV_F16, 4096, {8, 1, 0, 0}, 4096), 0);
+  assert_int_equal(shared_of(OPS_KV_F16, 2 << 20, split_runs, 4096), 0);
+  launch_processors_for_test = 1000;
+  assert_int_equal(shared_of(OPS_KV_F16, 4096, split_runs, 4096), 0);
+  launch_processors_for_test = 0;
 }
 
 static void long_runs_are_taken_where_they_pay(void **state) {
@@ -441,7 +570,7 @@ static void long_runs_are_taken_where_they_pay(void **state) {
   const cuda_kv f32 = make_cache(OPS_KV_F32, 1, 2, 64, 1, CONTEXT, STAGE).kv;
   const cuda_kv wide = make_cache(OPS_KV_F16, 1, 2, 256, 1, CONTEXT, STAGE).kv;
   const auto rows_of = [](const cuda_kv &kv, int32_t runs, int32_t rows) {
-    return cuda_attention_runs({NULL, 4096, false}, {512, 8}, {runs, rows}, kv, 8, CONTEXT).rows;
+    return choice_of(4096, runs_of_size(512, 8), runs_of_size(runs, rows), kv, 8, CONTEXT).rows;
   };
   assert_int_equal(rows_of(f16, 128, CUDA_LONG_RUN_ROWS), CUDA_LONG_RUN_ROWS);
   assert_int_equal(rows_of(f16, 0, 0), 8);                    /* some are staged */
@@ -458,7 +587,8 @@ static void long_runs_are_taken_where_they_pay(void **state) {
 #endif
 }
 
-/* Zero times an infinite value is no number: the rows before it do not multiply it at all. */
+/* Zero times an infinite value is no number: the rows before it do not multiply
+ * it at all. */
 static void an_infinity_in_a_later_value_is_not_seen(void **state) {
   (void)state;
   for (int32_t rows : {6, 30}) { /* the last ones see all of a chunk */
@@ -471,7 +601,8 @@ static void an_infinity_in_a_later_value_is_not_seen(void **state) {
   }
 }
 
-/* Scores so far apart that weights underflow, and splits that outweigh each other. */
+/* Scores so far apart that weights underflow, and splits that outweigh each
+ * other. */
 static void large_scores_are_rescaled(void **state) {
   (void)state;
   for (float scale : {0.01f, 20.0f, 300.0f}) {
@@ -482,8 +613,8 @@ static void large_scores_are_rescaled(void **state) {
   }
 }
 
-/* All chunks come to -0: the product of a value and its weight is below the smallest number. The sum over
- * them begins with +0. */
+/* All chunks come to -0: the product of a value and its weight is below the
+ * smallest number. The sum over them begins with +0. */
 static void chunks_of_negative_zeros_are_added_to_zero(void **state) {
   (void)state;
   test_batch b = decoded({{0, SPLIT}});
@@ -499,11 +630,13 @@ static void chunks_of_negative_zeros_are_added_to_zero(void **state) {
 }
 
 #ifndef __CUDACC__
-/* The first block sees new rows. What this forward writes is NaNs until the previous kernel ends, and what
- * shares lines with it: queries, staged rows, and committed ones of as many positions as there are rows. */
+/* The first block sees new rows. What this forward writes is NaNs until the
+ * previous kernel ends, and what shares lines with it: queries, staged rows,
+ * and committed ones of as many positions as there are rows. */
 static void check_wait_of(test_batch b, cuda_runs runs, int32_t heads) {
   const int32_t rows = (int32_t)b.rows.size();
-  test_cache c = make_cache(OPS_KV_F16, LAYERS, 1, 64, 2, CONTEXT, STAGE);
+  test_cache c = runs.shared > 0 ? cache_of_sharing({OPS_KV_F16, heads, 1, 64}, b)
+                                 : make_cache(OPS_KV_F16, LAYERS, 1, 64, 2, CONTEXT, STAGE);
   fill_seen(&c, b);
   const std::vector<float> q = numbers(b.rows.size() * (size_t)heads * 64, 9), none(q.size(), NAN);
   const std::vector<float> expected = expected_of(&c, b, heads, q);
@@ -525,8 +658,8 @@ static void check_wait_of(test_batch b, cuda_runs runs, int32_t heads) {
       memcpy(c.memory[i], bytes.data(), bytes.size());
     }
   };
-  cuda_attention(NULL, {b.device, rows, false}, runs, c.kv, LAYER, 0, heads, runs.rows > 1 ? CONTEXT : SPLIT,
-                 q_memory, y, scratch);
+  cuda_attention(NULL, {b.device, rows, false}, runs, c.kv, LAYER, 0, heads,
+                 runs.rows > 1 || runs.shared > 0 ? c.kv.context : SPLIT, q_memory, y, scratch);
   const std::vector<float> got = from_device(y, expected.size());
   shim::previous_ends = nullptr;
   assert_same(got, expected);
@@ -536,10 +669,10 @@ static void check_wait_of(test_batch b, cuda_runs runs, int32_t heads) {
 }
 
 static void check_wait(const test_batch &b) {
-  check_wait_of(b, {(int32_t)b.rows.size(), 1}, 1);
-  check_wait_of(b, {200, CUDA_RUN_ROWS}, 1);
+  check_wait_of(b, runs_of_size((int32_t)b.rows.size(), 1), 1);
+  check_wait_of(b, runs_of_size(200, CUDA_RUN_ROWS), 1);
   launch_processors_for_test = 1; /* blocks of many queries */
-  check_wait_of(b, {1, CUDA_RUN_ROWS}, 12);
+  check_wait_of(b, runs_of_size(1, CUDA_RUN_ROWS), 12);
   launch_processors_for_test = 0;
 }
 
@@ -553,10 +686,18 @@ static void new_rows_are_read_after_the_wait(void **state) {
   tree.rows[0].position = 60;
   tree.spans[0] = {{0, 61}};
   check_wait(tree);
-  check_wait_of(prompt(SPLIT, 2, CONTEXT), {200, CUDA_RUN_ROWS},
+  test_batch sharing = {};
+  add_sharing(&sharing, SPLIT, 0, 0, {{33}});
+  add_sharing(&sharing, SPLIT, SPLIT, 1, {});
+  for (int32_t processors : {1, 1000}) {
+    launch_processors_for_test = processors;
+    check_wait_of(sharing, {2, 1, 1, 2}, 12);
+  }
+  launch_processors_for_test = 0;
+  check_wait_of(prompt(SPLIT, 2, CONTEXT), runs_of_size(200, CUDA_RUN_ROWS),
                 1); /* the first row's line is in the split before */
-  check_wait_of(prompt(SPLIT + 20, 2, CONTEXT), {200, CUDA_RUN_ROWS}, 1);
-  check_wait_of(prompt(SPLIT + 20, 2, CONTEXT), {200, CUDA_LONG_RUN_ROWS}, 1);
+  check_wait_of(prompt(SPLIT + 20, 2, CONTEXT), runs_of_size(200, CUDA_RUN_ROWS), 1);
+  check_wait_of(prompt(SPLIT + 20, 2, CONTEXT), runs_of_size(200, CUDA_LONG_RUN_ROWS), 1);
 }
 #endif
 
@@ -582,12 +723,15 @@ int main(void) {
       cmocka_unit_test(trees_find_their_paths),
       cmocka_unit_test(a_prefilled_row_sees_no_later_one),
       cmocka_unit_test(many_splits_of_runs_are_joined),
+      cmocka_unit_test(sequences_share_what_they_begin_with),
+      cmocka_unit_test(sequences_see_some_of_what_they_share),
       cmocka_unit_test(runs_are_launched_in_turns),
       cmocka_unit_test(rows_of_a_run_see_what_each_sees),
       cmocka_unit_test(rows_of_a_run_see_the_same),
       cmocka_unit_test(paths_of_a_run_are_long),
       cmocka_unit_test(a_run_has_appended_rows_and_a_tree),
       cmocka_unit_test(runs_are_taken_where_they_pay),
+      cmocka_unit_test(split_runs_are_taken_where_they_pay),
       cmocka_unit_test(long_runs_are_taken_where_they_pay),
       cmocka_unit_test(an_infinity_in_a_later_value_is_not_seen),
       cmocka_unit_test(large_scores_are_rescaled),

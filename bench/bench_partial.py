@@ -206,7 +206,7 @@ def main():
     p.add_argument("-m", "--model", required=True, type=pathlib.Path)
     p.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
     p.add_argument("--device", default="cpu")
-    p.add_argument("--choice", choices=("mass", "bound"), default="mass")
+    p.add_argument("--choice", choices=("mass", "bound", "bound-mean"), default="mass")
     p.add_argument("--kv-in", choices=("device", "host"), default="device")
     p.add_argument("--lengths", type=numbers, default=[4096, 8192, 16384, 30000])
     p.add_argument("--budgets", type=numbers, default=[512, 1024, 2048, 4096, 8192])

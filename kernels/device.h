@@ -162,8 +162,8 @@ typedef struct device_table {
    * of its committed keys weigh for all its heads, in this layer, is put there, or added where `add`. Its
    * last tile ends with committed row length - 1; what y has beyond stays. */
   void (*mass)(device *d, int32_t layer, const device_act *q, bool add, device_act *y);
-  /* The same, by the op `bound` of ops.h. */
-  void (*bound)(device *d, int32_t layer, const device_act *q, bool add, device_act *y);
+  /* The same, by the op `bound` of ops.h: how is OPS_WEIGH_BOUND_MAX or OPS_WEIGH_BOUND_MEAN. */
+  void (*bound)(device *d, int32_t layer, ops_weighing how, const device_act *q, bool add, device_act *y);
   /* x: the normed head_rows. Keeps the logits of the first logit_count, makes those of the next rank_count,
    * and chooses the others' tokens. */
   void (*head)(device *d, const device_weight *w, const device_act *x);

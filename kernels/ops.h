@@ -44,9 +44,11 @@
  *   exp(M - largest M) * (1 / T), y[tile])
  * - bound: SpecPV's score of a tile (arXiv 2512.02337), which is near what its committed keys score at most,
  *   but no bound where q has both signs. The largest and the smallest of each component among the keys make
- *   two, high and low, from -infinity and infinity on. A head has q . high and q . low, chains as scores are,
- *   times the same scale. The largest of all heads is added to y[tile], or to zero. A NaN is never the larger
- *   or smaller one
+ *   two, high and low, from -infinity and infinity on. A head has the larger of q . high and q . low, chains
+ *   as scores are, times the same scale. Added to y[tile], or to zero, is the largest of all heads', or their
+ *   mean: head h of a group belongs to lane h mod 32, each lane adds its heads' ascending from zero, the
+ *   lanes are added in halves: i + 16 to i, then 8, 4, 2, 1; and the sum times 1 / heads. A NaN is never the
+ *   larger or smaller one
  *
  * Rounding to nearest, subnormals kept (no FTZ, no DAZ) in every thread. */
 #pragma once
@@ -99,6 +101,9 @@ typedef enum {
 } ops_code;
 
 typedef enum { OPS_KV_F32, OPS_KV_F16 } ops_kv_type;
+
+/* How tiles are weighed: by mass, or by bound, of which the heads' largest or their mean counts. */
+typedef enum { OPS_WEIGH_MASS, OPS_WEIGH_BOUND_MAX, OPS_WEIGH_BOUND_MEAN } ops_weighing;
 
 typedef struct ops_kv_shape {
   ops_kv_type type;
@@ -170,7 +175,7 @@ typedef struct ops_ranked {
 } ops_ranked;
 
 #define OPS_VIEWS_MAX    4
-#define OPS_CAPTURES_MAX 8 /* ops `capture` of a forward */
+#define OPS_CAPTURES_MAX 9 /* ops `capture` of a forward: 8 states of a row, and what tiles weigh */
 
 /* A forward, as plain numbers. The arrays belong to the caller. */
 typedef struct ops_batch {

@@ -14,6 +14,8 @@
 #define REPEAT_LINES    4
 #define REPEAT_EVERY_US 60000000
 
+#define SHARED_MOST 4096 /* rows of two sequences that are compared: those of chat headers, and more */
+
 #define LOGPROBS_EACH (ENGINE_ROWS_MAX * WIRE_LOGPROBS_MAX) /* of a job */
 
 /* The tokens on the way to each row of a tree, without the root: the end of its history. */
@@ -523,14 +525,25 @@ static bool list_steps(active_job *const *ready, int32_t count, partial_step *st
   return count > 0;
 }
 
+/* Tokens that each of these chains may have: the others' nodes go through the same forward. */
+static int32_t chain_room(active_job *const *ready, const partial_step *steps, int32_t count) {
+  int32_t chains = 0, rows = MODEL_ROWS_MAX;
+  for (int32_t i = 0; i < count; i++) {
+    chains += steps[i].length > 0;
+    rows -= steps[i].length > 0 ? 1 : ready[i]->job->count;
+  }
+  return chains > 0 && rows > 0 ? rows / chains : 0;
+}
+
 static void guess_chains(engine *g, active_job *const *ready, const partial_step *steps, int32_t count) {
   partial_chain *chains[ENGINE_JOBS_MAX];
   active_job *guessing[ENGINE_JOBS_MAX];
+  const int32_t room = chain_room(ready, steps, count);
   int32_t n = 0;
-  for (int32_t i = 0; i < count; i++) {
+  for (int32_t i = 0; i < count && room > 0; i++) {
     if (steps[i].length == 0) continue;
     guessing[n] = ready[i];
-    chains[n++] = begin_chain(ready[i], steps[i].length);
+    chains[n++] = begin_chain(ready[i], min_i32(steps[i].length, room));
   }
   if (n > 0) partial_kv_guess(g->partial, chains, n);
   for (int32_t i = 0; i < n; i++)
@@ -704,14 +717,23 @@ static void fuse(engine *g, const engine_batch *batch, engine_results *out) {
              batch->count);
 }
 
+/* The job from `first` on whose sequence begins with most of the rows that this one's does. */
+static int32_t nearest(const engine *g, active_job *const *ready, int32_t first, int32_t count) {
+  int32_t best = first, most = 0;
+  for (int32_t i = first; i < count; i++) {
+    const int32_t shared = kv_shared(g->options.kv, ready[first - 1]->seq, ready[i]->seq, SHARED_MOST);
+    if (shared > most) most = shared, best = i;
+  }
+  return best;
+}
+
 /* Jobs of sequences that begin with the same rows stand side by side, so that a forward reads these once. */
 static void put_side_by_side(const engine *g, active_job **ready, int32_t count) {
   for (int32_t i = 1; i < count; i++) {
-    int32_t next = i;
-    while (next < count && kv_shared(g->options.kv, ready[i - 1]->seq, ready[next]->seq, KV_BLOCK) == 0)
-      next++;
-    for (active_job *found = next < count ? ready[next] : NULL; found && next >= i; next--)
-      ready[next] = next > i ? ready[next - 1] : found;
+    const int32_t next = nearest(g, ready, i, count);
+    active_job *found = ready[next];
+    memmove(ready + i + 1, ready + i, (size_t)(next - i) * sizeof *ready);
+    ready[i] = found;
   }
 }
 
@@ -755,7 +777,9 @@ static void run_jobs(engine *g, const engine_batch *batch, engine_results *out) 
   }
   put_side_by_side(g, ready, ready_count);
   if (g->partial) guess_more(g, ready, ready_count);
-  ready_count = stage_all(ready, ready_count);
+  const int32_t staged = stage_all(ready, ready_count);
+  g->planned &= staged == ready_count; /* what fewer jobs take is not what was planned */
+  ready_count = staged;
   if (ready_count > 0) forward(g, ready, ready_count, false);
   for (int32_t i = 0; i < batch->count; i++) finish(&active[i]);
   g->counters.batches++;

@@ -127,7 +127,7 @@ static int take(partial_kv *p, err *e) {
   p->room = calloc(2 * blocks, sizeof *p->room);
   p->shown = calloc(blocks, sizeof *p->shown);
   if (!p->slots || !p->masses || !p->room || !p->shown ||
-      model_weigh(p->model, p->kv, p->options.bounds) != ERR_OK)
+      model_weigh(p->model, p->kv, p->options.weighing) != ERR_OK)
     return err_set(e, ERR_NOMEM, "no memory for partial KV: start without --partial-kv");
   for (int32_t i = 0; i < p->slot_count; i++) {
     p->slots[i] = (partial_slot){.view = kv_acquire_view(p->kv), .mass = p->masses + (size_t)i * blocks};

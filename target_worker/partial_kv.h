@@ -18,9 +18,9 @@
 #define PARTIAL_ROWS_MAX LIMIT(WIRE_PARTIAL_REFRESH_MAX, 8) /* tokens of a chain */
 
 typedef struct partial_options {
-  msg_partial own; /* of sessions whose request says nothing of it */
-  int32_t rows;    /* of every chain, <= PARTIAL_ROWS_MAX; 0: as many as pay */
-  bool bounds;     /* retrieval blocks are those of the highest bounds (ops.h), not those that weigh most */
+  msg_partial own;       /* of sessions whose request says nothing of it */
+  int32_t rows;          /* of every chain, <= PARTIAL_ROWS_MAX; 0: as many as pay */
+  ops_weighing weighing; /* by which the retrieval blocks are the heaviest */
 } partial_options;
 
 /* Blocks of the cache that are shown of so many committed rows, ascending, to to[]; returns how many. A block

@@ -23,7 +23,7 @@ void tap_rows_forward(tap_rows *t) {
 static bool add_layer(tap_rows *t, int32_t layer) {
   for (int32_t i = 0; i < t->layer_count; i++)
     if (t->layers[i] == layer) return true;
-  if (t->layer_count == OPS_CAPTURES_MAX) return false;
+  if (t->layer_count == WIRE_TAPS_MAX) return false;
   t->layers[t->layer_count++] = layer;
   return true;
 }

@@ -10,7 +10,8 @@ typedef struct tap_rows {
   size_t capacity, used;
   float *row; /* [width_max] one position's states */
   size_t width_max;
-  int32_t layers[OPS_CAPTURES_MAX], layer_count; /* different ones of the forward in hand */
+  /* Different ones of the forward in hand, which keeps one capture for what the cache's blocks weigh */
+  int32_t layers[WIRE_TAPS_MAX], layer_count;
 } tap_rows;
 
 void tap_rows_fini(tap_rows *t);

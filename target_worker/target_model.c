@@ -73,7 +73,7 @@ static int settle_partial(target_model *m, const target_arguments *a, kv_options
                                  .threshold = f->partial_threshold,
                                  .refresh = f->partial_refresh},
                          .rows = f->partial_rows,
-                         .bounds = f->partial_choice == 1};
+                         .weighing = (ops_weighing)f->partial_choice};
   const int rc = msg_partial_check(&o->own, e);
   if (rc != ERR_OK) return rc;
   if (o->rows > o->own.refresh)

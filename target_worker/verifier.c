@@ -105,9 +105,9 @@ static void job_verify(session *s, schedule_pick *pick, engine_job *job) {
   job->kind = ENGINE_VERIFY;
   job_nodes(s, pick, job);
   job_sampling(s, job);
-  const bool guesses = job->partial_most > 0 && job->partial.mode != WIRE_PARTIAL_LOSSY;
-  job->selfcheck =
-      (pick->rows > 0 || guesses) && selfcheck > 0 && s->stats.rounds % selfcheck == selfcheck - 1;
+  const bool lossy = job->partial_most > 0 && job->partial.mode == WIRE_PARTIAL_LOSSY,
+             speculates = pick->rows > 0 || job->partial_most > 0;
+  job->selfcheck = speculates && !lossy && selfcheck > 0 && s->stats.rounds % selfcheck == selfcheck - 1;
 }
 
 /* A copy, because an OPEN or END may change the session's own while the job is under way. */

@@ -393,7 +393,7 @@ static bool is_staged(const sequence *s, int32_t slot) {
 static int check_growth(const kv_cache *k, const sequence *s, const int32_t *parents, int32_t roots,
                         int32_t rows, int32_t levels) {
   if (s->state == STAGE_RESERVED) return ERR_STATE;
-  if (roots < 1 || levels < 1) return ERR_ARG;
+  if (roots < 1 || rows < 1 || levels < 1) return ERR_ARG;
   if (rows > KV_STAGE_MAX - s->stage_count) return ERR_LIMIT;
   for (int32_t i = 0; i < roots; i++) {
     if (parents[i] != -1 && !is_staged(s, parents[i])) return ERR_ARG;

@@ -41,7 +41,7 @@ struct model {
   const fusion *fusion; /* fc, for segments of fused rows; or NULL */
   device_act *fused;    /* [MODEL_ROWS_MAX][fusion_width], or NULL */
   device_act *mass;     /* [MODEL_ROWS_MAX][blocks of a context], or NULL */
-  bool bounds;          /* which are bounds */
+  ops_weighing weighing;
 };
 
 /* --- opening --- */
@@ -221,7 +221,12 @@ static void attention_in(model *m, const weights_layer *w, int32_t layer) {
 static void weigh(model *m, int32_t layer) {
   const bool weighs = m->capture_mass >= 0 && (m->config.layers - 1 - layer) % WEIGHING_EVERY == 0;
   const device_table *t = m->device->table;
-  if (weighs) (m->bounds ? t->bound : t->mass)(m->device, layer, m->act.q, layer >= WEIGHING_EVERY, m->mass);
+  if (!weighs) return;
+  const bool add = layer >= WEIGHING_EVERY;
+  if (m->weighing == OPS_WEIGH_MASS)
+    t->mass(m->device, layer, m->act.q, add, m->mass);
+  else
+    t->bound(m->device, layer, m->weighing, m->act.q, add, m->mass);
 }
 
 static void attention_out(model *m, const weights_layer *w, int32_t layer) {
@@ -414,10 +419,10 @@ int model_fuse(model *m, const fusion *f) {
   return ERR_OK;
 }
 
-int model_weigh(model *m, const kv_cache *k, bool bounds) {
+int model_weigh(model *m, const kv_cache *k, ops_weighing how) {
   const int32_t blocks = kv_shape(k)->context / OPS_TILE;
   assert(fits(m, k));
-  m->bounds = bounds;
+  m->weighing = how;
   if (!m->mass) m->mass = m->device->table->act(m->device, MODEL_ROWS_MAX, blocks, false);
   return m->mass ? ERR_OK : ERR_NOMEM;
 }

@@ -79,12 +79,11 @@ const float *model_tapped(const model *m, int32_t segment, int32_t row, int32_t 
 int model_fuse(model *m, const fusion *f);
 /* Of a row whose segment asked for it: f32 [fusion_width], as model_tapped. */
 const float *model_fused(const model *m, int32_t segment, int32_t row);
-/* From now on, segments of forwards over this cache may ask what its blocks weigh. bounds: by the op `bound`
- * of ops.h, rather than by mass. ERR_NOMEM. */
-int model_weigh(model *m, const kv_cache *k, bool bounds);
+/* From now on, segments of forwards over this cache may ask what its blocks weigh. ERR_NOMEM. */
+int model_weigh(model *m, const kv_cache *k, ops_weighing how);
 /* Of a segment that asked for it: f32 [blocks of its committed rows] what each block of KV_BLOCK rows weighs
- * in the attention of its first row, summed over heads and some layers (ops.h: mass; of bounds the largest of
- * the heads), valid until the next forward. NULL: nobody asked, or the device is lost. */
+ * in the attention of its first row, all heads together (ops.h: mass, bound), summed over some layers, valid
+ * until the next forward. NULL: nobody asked, or the device is lost. */
 const float *model_mass(const model *m, int32_t segment);
 /* The tokens of rankings, from now on, which are [0, count): the model's own token i is token tokens[i], each
  * another one, and is never listed where that is < 0; tokens NULL: they are the model's own, as all of them

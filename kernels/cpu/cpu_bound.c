@@ -5,6 +5,7 @@
 #include <math.h>
 
 #define PIECE_TILES 32
+#define LANES       32 /* of a sum over heads */
 
 typedef struct bound_job {
   const device_kv *kv;
@@ -12,7 +13,7 @@ typedef struct bound_job {
   int32_t layer, heads, pieces; /* pieces: of the longest row */
   float scale;
   const device_act *q;
-  bool add;
+  bool mean, add;
   device_act *y;
 } bound_job;
 
@@ -40,20 +41,28 @@ static float dot(const float *q, const float *key, int32_t n) {
   return sum;
 }
 
-/* The largest of all heads. */
+static float mean_of(float *lanes, int32_t heads) {
+  for (int32_t half = LANES / 2; half > 0; half /= 2)
+    for (int32_t i = 0; i < half; i++) lanes[i] += lanes[i + half];
+  return lanes[0] * (1.0f / (float)heads);
+}
+
+/* The largest of all heads, or their mean. */
 static float bound_of(const bound_job *j, const cpu_row *row, const float *q, int32_t tile) {
   const ops_kv_shape *s = &j->kv->shape;
   const int32_t group = j->heads / s->kv_heads, count = cpu_min(row->length - tile * OPS_TILE, OPS_TILE);
   const size_t first = cpu_row_at(row->kv, tile * OPS_TILE) * (size_t)s->head_dim;
-  float high[OPS_HEAD_DIM_MAX], low[OPS_HEAD_DIM_MAX], best = -INFINITY;
+  float high[OPS_HEAD_DIM_MAX], low[OPS_HEAD_DIM_MAX], best = -INFINITY, lanes[LANES] = {0};
   for (int32_t h = 0; h < j->heads; h++, q += s->head_dim) {
     const void *keys = cpu_area_at(s, j->kv->keys, cpu_committed_rows(s), j->layer, h / group);
     if (h % group == 0) find_ends(s, keys, first, count, high, low);
     const float a = dot(q, high, s->head_dim) * j->scale, b = dot(q, low, s->head_dim) * j->scale;
-    best = a > best ? a : best;
-    best = b > best ? b : best;
+    float own = a > -INFINITY ? a : -INFINITY;
+    own = b > own ? b : own;
+    best = own > best ? own : best;
+    lanes[h % group % LANES] += own;
   }
-  return best;
+  return j->mean ? mean_of(lanes, j->heads) : best;
 }
 
 static void bound_chunk(void *context, int32_t chunk, int32_t thread) {
@@ -67,12 +76,13 @@ static void bound_chunk(void *context, int32_t chunk, int32_t thread) {
   for (int32_t t = first; t < end; t++) y[t] = (j->add ? y[t] : 0.0f) + bound_of(j, r, q, t);
 }
 
-void cpu_bound_op(device *d, int32_t layer, const device_act *q, bool add, device_act *y) {
+void cpu_bound_op(device *d, int32_t layer, ops_weighing how, const device_act *q, bool add, device_act *y) {
   cpu_device *c = cpu_of(d);
   const ops_kv_shape *s = &c->kv->shape;
   const cpu_batch *b = &c->batch;
   bound_job j = {.kv = c->kv, .batch = b, .layer = layer, .q = q, .add = add, .y = y};
   int32_t longest = 0;
+  j.mean = how == OPS_WEIGH_BOUND_MEAN;
   assert(c->running && layer < s->layers && b->weigh_count > 0 && y->columns == s->context / OPS_TILE);
   for (int32_t i = 0; i < b->weigh_count; i++) {
     const int32_t length = b->rows[b->capture_rows[i]].length;

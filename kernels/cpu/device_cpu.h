@@ -218,4 +218,4 @@ void cpu_attention_op(device *d, int32_t layer, int32_t view, const device_act *
 void cpu_mass_op(device *d, int32_t layer, const device_act *q, bool add, device_act *y);
 
 /* --- cpu_bound.c --- */
-void cpu_bound_op(device *d, int32_t layer, const device_act *q, bool add, device_act *y);
+void cpu_bound_op(device *d, int32_t layer, ops_weighing how, const device_act *q, bool add, device_act *y);

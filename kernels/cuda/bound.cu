@@ -1,5 +1,5 @@
 /* bound.cu - a bound of what each key of a tile scores, for the rows that are weighed (ops.h: bound). A warp
- * has a tile: its lanes find the high and the low key, and then have a head and one of these keys each. */
+ * has a tile: its lanes find the high and the low key, and then have a head each. */
 #include "kernels/cuda/cache.cuh"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/device_code.cuh"
@@ -13,7 +13,7 @@ typedef struct bound_job {
   int32_t layer, heads;
   float scale;
   const float *q;
-  bool add;
+  bool mean, add;
   float *y;
 } bound_job;
 
@@ -33,21 +33,31 @@ static __device__ void bound_ends(const T *keys, int32_t count, int32_t dim, flo
   }
 }
 
-static __device__ float bound_dot(const float *q, const float *key, int32_t dim) {
-  float sum = 0;
-  for (int32_t d = 0; d < dim; d++) sum = fmaf(q[d], key[d], sum);
-  return sum;
+/* The larger product of a head's query with the two keys. */
+static __device__ float bound_head(const bound_job &j, const float *q, const float *high, const float *low) {
+  float a = 0, b = 0;
+  for (int32_t d = 0; d < j.kv.head_dim; d++) {
+    a = fmaf(q[d], high[d], a);
+    b = fmaf(q[d], low[d], b);
+  }
+  a *= j.scale;
+  b *= j.scale;
+  const float own = a > -INFINITY ? a : -INFINITY;
+  return b > own ? b : own;
 }
 
-/* The largest of `best` and of the lane's heads and keys of a group. */
+static __device__ float bound_join(const bound_job &j, float x, float y) {
+  if (j.mean) return x + y;
+  return y > x ? y : x;
+}
+
+/* What the lane has, joined with its heads of a group. */
 static __device__ float bound_group(const bound_job &j, const float *q, const float *high, const float *low,
-                                    float best) {
-  const int32_t dim = j.kv.head_dim, group = j.heads / j.kv.kv_heads;
-  for (int32_t i = (int32_t)threadIdx.x % DEVICE_LANES; i < 2 * group; i += DEVICE_LANES) {
-    const float x = bound_dot(q + i % group * dim, i < group ? high : low, dim) * j.scale;
-    best = x > best ? x : best;
-  }
-  return best;
+                                    float had) {
+  const int32_t group = j.heads / j.kv.kv_heads;
+  for (int32_t i = (int32_t)threadIdx.x % DEVICE_LANES; i < group; i += DEVICE_LANES)
+    had = bound_join(j, had, bound_head(j, q + i * j.kv.head_dim, high, low));
+  return had;
 }
 
 template <class T> static __global__ void bound_tiles(bound_job j) {
@@ -55,7 +65,7 @@ template <class T> static __global__ void bound_tiles(bound_job j) {
   const int32_t warp = (int32_t)threadIdx.x / DEVICE_LANES, line = (int32_t)blockIdx.y;
   const int32_t tile = (int32_t)blockIdx.x * BOUND_WARPS + warp, dim = j.kv.head_dim;
   const cuda_batch *batch = j.rows.batch;
-  float *high = (float *)shared + warp * 2 * dim, *low = high + dim, best = -INFINITY;
+  float *high = (float *)shared + warp * 2 * dim, *low = high + dim, had = j.mean ? 0.0f : -INFINITY;
   device_let_next_begin();
   device_wait_for_previous();
   if (line >= batch->weigh_count) return;
@@ -68,20 +78,18 @@ template <class T> static __global__ void bound_tiles(bound_job j) {
     const int32_t query = row * j.heads + head * (j.heads / j.kv.kv_heads);
     bound_ends(cache_area_of<T>(j.kv, false, j.layer, head).keys + at, count, dim, high, low);
     __syncwarp();
-    best = bound_group(j, j.q + (size_t)query * (size_t)dim, high, low, best);
+    had = bound_group(j, j.q + (size_t)query * (size_t)dim, high, low, had);
     __syncwarp();
   }
-  for (int32_t i = DEVICE_LANES / 2; i > 0; i /= 2) {
-    const float x = __shfl_xor_sync(~0u, best, i);
-    best = x > best ? x : best;
-  }
+  for (int32_t i = DEVICE_LANES / 2; i > 0; i /= 2) had = bound_join(j, had, __shfl_xor_sync(~0u, had, i));
+  if (j.mean) had *= 1.0f / (float)j.heads;
   float *y = j.y + (size_t)row * (size_t)(j.kv.context / OPS_TILE) + (size_t)tile;
-  if (threadIdx.x % DEVICE_LANES == 0) *y = (j.add ? *y : 0.0f) + best;
+  if (threadIdx.x % DEVICE_LANES == 0) *y = (j.add ? *y : 0.0f) + had;
 }
 
 void cuda_bound(cudaStream_t stream, cuda_rows rows, int32_t bucket, cuda_kv kv, int32_t layer, int32_t heads,
-                int32_t positions, const float *q, bool add, float *y) {
-  const bound_job j = {rows, kv, layer, heads, 1.0f / sqrtf((float)kv.head_dim), q, add, y};
+                int32_t positions, const float *q, bool mean, bool add, float *y) {
+  const bound_job j = {rows, kv, layer, heads, 1.0f / sqrtf((float)kv.head_dim), q, mean, add, y};
   const int32_t tiles = (positions + OPS_TILE - 1) / OPS_TILE;
   const dim3 grid((unsigned)((tiles + BOUND_WARPS - 1) / BOUND_WARPS), (unsigned)bucket);
   launch_early(kv.type == OPS_KV_F16 ? bound_tiles<uint16_t> : bound_tiles<float>, grid,

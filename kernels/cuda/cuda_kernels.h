@@ -232,9 +232,9 @@ size_t cuda_mass_floats(int32_t bucket, int32_t heads, int32_t positions);
  * as of cuda_capture; positions: as of cuda_attention. */
 void cuda_mass(cudaStream_t stream, cuda_rows rows, int32_t bucket, cuda_kv kv, int32_t layer, int32_t heads,
                int32_t positions, const float *q, bool add, float *y, float *scratch);
-/* The same, by the op `bound` of ops.h. */
+/* The same, by the op `bound` of ops.h. mean: of the heads, rather than the largest. */
 void cuda_bound(cudaStream_t stream, cuda_rows rows, int32_t bucket, cuda_kv kv, int32_t layer, int32_t heads,
-                int32_t positions, const float *q, bool add, float *y);
+                int32_t positions, const float *q, bool mean, bool add, float *y);
 
 /* Staged rows path[0..count) become the sequence's committed rows length.., in all layers. path is the host's
  * memory, and its own again when this returns. */

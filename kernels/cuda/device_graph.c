@@ -56,7 +56,8 @@ static void play_mass(cuda_device *d, const cuda_op *o) {
 }
 
 static void play_bound(cuda_device *d, const cuda_op *o) {
-  cuda_bound(d->stream, o->rows, o->bucket, o->kv, o->layer, o->heads, o->positions, o->x.f32, o->add, o->y);
+  cuda_bound(d->stream, o->rows, o->bucket, o->kv, o->layer, o->heads, o->positions, o->x.f32, o->mean,
+             o->add, o->y);
 }
 
 static void play_sample(cuda_device *d, const cuda_op *o) {

@@ -315,8 +315,10 @@ void cuda_ops_mass(device *base, int32_t layer, const device_act *q, bool add, d
   if (op) op->scratch = f->mass->at;
 }
 
-void cuda_ops_bound(device *base, int32_t layer, const device_act *q, bool add, device_act *y) {
-  record_weighing(cuda_device_of(base), CUDA_OP_BOUND, layer, q, add, y);
+void cuda_ops_bound(device *base, int32_t layer, ops_weighing how, const device_act *q, bool add,
+                    device_act *y) {
+  cuda_op *op = record_weighing(cuda_device_of(base), CUDA_OP_BOUND, layer, q, add, y);
+  if (op) op->mean = how == OPS_WEIGH_BOUND_MEAN;
 }
 
 static void record_logits(cuda_device *d, const device_weight *w, const device_act *x) {

@@ -69,6 +69,7 @@ typedef struct cuda_op {
   cuda_kv kv;
   bool normed; /* a linear's: its input is `norm`, which nobody else reads */
   bool add;    /* a mass's or bound's: it is added to what is there */
+  bool mean;   /* a bound's: of the heads */
   bool stores; /* a linear's: it makes q, k and v, and does the work of a rope_store too */
   cuda_norm_source norm;
   cuda_linear_job jobs[CUDA_JOBS_MAX]; /* swiglu: gate and up */
@@ -245,7 +246,7 @@ void cuda_ops_rope_store(device *d, int32_t layer, const device_rotary *r, devic
                          const device_act *v);
 void cuda_ops_attention(device *d, int32_t layer, int32_t view, const device_act *q, device_act *y);
 void cuda_ops_mass(device *d, int32_t layer, const device_act *q, bool add, device_act *y);
-void cuda_ops_bound(device *d, int32_t layer, const device_act *q, bool add, device_act *y);
+void cuda_ops_bound(device *d, int32_t layer, ops_weighing how, const device_act *q, bool add, device_act *y);
 void cuda_ops_head(device *d, const device_weight *w, const device_act *x);
 void cuda_ops_rank(device *d, device_ids ids);
 

@@ -320,7 +320,7 @@ static void try_normed(trial *t, int32_t bf16) {
 typedef struct cache_parts {
   device_rope rope;
   device_rotary rotary;
-  device_act *q, *k, *v, *y[2], *mass, *bound;
+  device_act *q, *k, *v, *y[2], *mass, *bound, *bound_mean;
 } cache_parts;
 
 /* What the rows see: everything, and the last WINDOW positions. */
@@ -357,17 +357,20 @@ static void run_cache(trial *t, const cache_parts *c, ops_batch *b) {
     random_act(t, c->v, KV_HEADS * HEAD_DIM);
     random_act(t, c->mass, CONTEXT / OPS_TILE);
     random_act(t, c->bound, CONTEXT / OPS_TILE);
+    random_act(t, c->bound_mean, CONTEXT / OPS_TILE);
     if (!begin(t, b)) return;
     table->rope(t->d, &c->rope);
     table->rope_store(t->d, layer, &c->rotary, c->q, c->k, c->v);
     for (int32_t view = 0; view < 2; view++) table->attention(t->d, layer, view, c->q, c->y[view]);
     table->mass(t->d, layer, c->q, layer > 0, c->mass);
-    table->bound(t->d, layer, c->q, layer > 0, c->bound);
+    table->bound(t->d, layer, OPS_WEIGH_BOUND_MAX, c->q, layer > 0, c->bound);
+    table->bound(t->d, layer, OPS_WEIGH_BOUND_MEAN, c->q, layer > 0, c->bound_mean);
     finish(t, 0);
     keep_act(t, c->q, b->row_count, HEADS * HEAD_DIM);
     for (int32_t view = 0; view < 2; view++) keep_act(t, c->y[view], b->row_count, HEADS * HEAD_DIM);
     keep_act(t, c->mass, b->row_count, CONTEXT / OPS_TILE);
     keep_act(t, c->bound, b->row_count, CONTEXT / OPS_TILE);
+    keep_act(t, c->bound_mean, b->row_count, CONTEXT / OPS_TILE);
   }
 }
 
@@ -406,7 +409,8 @@ static bool open_cache(trial *t, cache_parts *c, ops_kv_type type) {
       .v = act_of(t, KV_HEADS * HEAD_DIM, false),
       .y = {act_of(t, HEADS * HEAD_DIM, true), act_of(t, HEADS * HEAD_DIM, true)},
       .mass = act_of(t, CONTEXT / OPS_TILE, false),
-      .bound = act_of(t, CONTEXT / OPS_TILE, false)};
+      .bound = act_of(t, CONTEXT / OPS_TILE, false),
+      .bound_mean = act_of(t, CONTEXT / OPS_TILE, false)};
   t->kv = t->failed ? NULL : t->d->table->kv_open(t->d, &shape);
   if (!t->kv || !t->d->table->kv_stage(t->d, t->kv)) t->failed = true;
   for (int32_t s = 0; s < SEQUENCES && !t->failed; s++) {

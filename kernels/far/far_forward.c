@@ -196,7 +196,7 @@ static void far_capture(device *d, const device_act *x) {
   far_device *f = recording(d);
   int32_t columns = columns_of(f, x);
   far_require(f->forward.captured_rows > 0, "a capture has rows to keep");
-  far_require(f->forward.captures < OPS_CAPTURES_MAX, "a forward has 8 captures at most");
+  far_require(f->forward.captures < OPS_CAPTURES_MAX, "a forward has 9 captures at most");
   device_act *inner = act_of(f, x, f->forward.rows, columns)->inner;
   *(device_act **)far_queue_add(&f->queue, run_capture, sizeof inner) = inner;
   f->forward.capture_columns[f->forward.captures++] = columns;
@@ -355,6 +355,7 @@ static void far_attention(device *d, int32_t layer, int32_t view, const device_a
 
 typedef struct weighing_args {
   int32_t layer;
+  ops_weighing how;
   device_act *q, *y;
   bool add;
 } weighing_args;
@@ -368,27 +369,29 @@ static void run_mass(void *context, void *p) {
 static void run_bound(void *context, void *p) {
   device *inner = ((far_device *)context)->inner;
   weighing_args *a = p;
-  inner->table->bound(inner, a->layer, a->q, a->add, a->y);
+  inner->table->bound(inner, a->layer, a->how, a->q, a->add, a->y);
 }
 
-static weighing_args weighing_of(far_device *f, int32_t layer, const device_act *q, bool add, device_act *y) {
+static weighing_args weighing_of(far_device *f, int32_t layer, ops_weighing how, const device_act *q,
+                                 bool add, device_act *y) {
   const ops_kv_shape *s = shape_for(f, layer);
   int32_t columns = query_columns(f, q, s), rows = f->forward.rows;
   far_require(f->forward.weighed_rows > 0, "what weighs keys has rows for which it weighs them");
   far_require(q != y, "what weighs keys writes other activations than it reads");
-  return (weighing_args){layer, act_of(f, q, rows, columns)->inner,
+  return (weighing_args){layer, how, act_of(f, q, rows, columns)->inner,
                          act_of(f, y, rows, s->context / OPS_TILE)->inner, add};
 }
 
 static void far_mass(device *d, int32_t layer, const device_act *q, bool add, device_act *y) {
   far_device *f = recording(d);
-  const weighing_args a = weighing_of(f, layer, q, add, y);
+  const weighing_args a = weighing_of(f, layer, OPS_WEIGH_MASS, q, add, y);
   *(weighing_args *)far_queue_add(&f->queue, run_mass, sizeof a) = a;
 }
 
-static void far_bound(device *d, int32_t layer, const device_act *q, bool add, device_act *y) {
+static void far_bound(device *d, int32_t layer, ops_weighing how, const device_act *q, bool add,
+                      device_act *y) {
   far_device *f = recording(d);
-  const weighing_args a = weighing_of(f, layer, q, add, y);
+  const weighing_args a = weighing_of(f, layer, how, q, add, y);
   *(weighing_args *)far_queue_add(&f->queue, run_bound, sizeof a) = a;
 }
 

@@ -166,9 +166,10 @@ static void fake_mass(device *d, int32_t layer, const device_act *q, bool add, d
   fake_log(d, "mass:%d:%d ", layer, add);
 }
 
-static void fake_bound(device *d, int32_t layer, const device_act *q, bool add, device_act *y) {
+static void fake_bound(device *d, int32_t layer, ops_weighing how, const device_act *q, bool add,
+                       device_act *y) {
   (void)q, (void)y;
-  fake_log(d, "bound:%d:%d ", layer, add);
+  fake_log(d, "bound:%d:%d:%d ", layer, how, add);
 }
 
 static void fake_head(device *d, const device_weight *w, const device_act *x) {

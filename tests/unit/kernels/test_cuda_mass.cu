@@ -59,12 +59,13 @@ static void add_head(test_cache *c, const ops_row &row, int32_t kv_head, const f
     (*mass)[t] = fmaf(tiles[t], cpu_exp(largest[t * OPS_TILE / SPLIT] - most) * inverse, (*mass)[t]);
 }
 
-/* The largest bound of all heads is added to that of each tile. */
-static void add_bounds(test_cache *c, const ops_row &row, int32_t heads, const float *q,
+/* The largest bound of all heads is added to that of each tile, or their mean. */
+static void add_bounds(test_cache *c, const ops_row &row, int32_t heads, const float *q, bool mean,
                        std::vector<float> *bounds) {
   const int32_t dim = c->kv.head_dim;
   for (int32_t first = 0; first < row.length; first += OPS_TILE) {
     float best = -INFINITY;
+    std::vector<float> lanes(LANES, 0);
     for (int32_t h = 0; h < heads; h++) {
       float dots[2] = {0, 0};
       for (int32_t d = 0; d < dim; d++) {
@@ -77,16 +78,18 @@ static void add_bounds(test_cache *c, const ops_row &row, int32_t heads, const f
         }
         for (int i = 0; i < 2; i++) dots[i] = fmaf(q[h * dim + d], ends[i], dots[i]);
       }
-      for (float dot : dots) best = fmaxf(best, dot * (1.0f / sqrtf((float)dim)));
+      const float own = fmaxf(dots[0], dots[1]) * (1.0f / sqrtf((float)dim));
+      best = fmaxf(best, own);
+      lanes[(size_t)(h % (heads / c->kv.kv_heads) % LANES)] += own;
     }
-    (*bounds)[(size_t)(first / OPS_TILE)] += best;
+    (*bounds)[(size_t)(first / OPS_TILE)] += mean ? in_halves(lanes) * (1.0f / (float)heads) : best;
   }
 }
 
 /* Rows that are not captured keep what they have; so does what is beyond a row's last tile. */
 static std::vector<float> expected_of(test_cache *c, const test_batch &b,
                                       const std::vector<int32_t> &captured, int32_t heads,
-                                      const std::vector<float> &q, bool bounds) {
+                                      const std::vector<float> &q, ops_weighing how) {
   const size_t columns = (size_t)(c->kv.context / OPS_TILE), dim = (size_t)c->kv.head_dim;
   std::vector<float> y(b.rows.size() * columns, 1);
   for (int32_t r : captured) {
@@ -94,8 +97,8 @@ static std::vector<float> expected_of(test_cache *c, const test_batch &b,
     std::vector<float> mass(columns, 0);
     for (int32_t times = 0; times < 2; times++) {
       const float *queries = &q[(size_t)r * (size_t)heads * dim];
-      if (bounds) add_bounds(c, row, heads, queries, &mass);
-      for (int32_t h = 0; h < heads && !bounds; h++)
+      if (how != OPS_WEIGH_MASS) add_bounds(c, row, heads, queries, how == OPS_WEIGH_BOUND_MEAN, &mass);
+      for (int32_t h = 0; h < heads && how == OPS_WEIGH_MASS; h++)
         add_head(c, row, h / (heads / c->kv.kv_heads), queries + (size_t)h * dim, &mass);
     }
     for (size_t t = 0; t < (size_t)(row.length + OPS_TILE - 1) / OPS_TILE; t++)
@@ -134,8 +137,9 @@ static void check(const shape &s, test_batch b, const std::vector<int32_t> &capt
   set_captured(&b, captured);
   const int32_t rows = (int32_t)b.rows.size(), lines = (int32_t)captured.size(), positions = context;
   const std::vector<float> q = numbers(b.rows.size() * (size_t)(s.heads * s.head_dim), 5);
-  const std::vector<float> expected = expected_of(&c, b, captured, s.heads, q, false),
-                           bounds = expected_of(&c, b, captured, s.heads, q, true);
+  const std::vector<float> expected = expected_of(&c, b, captured, s.heads, q, OPS_WEIGH_MASS);
+  const std::vector<float> bounds[] = {expected_of(&c, b, captured, s.heads, q, OPS_WEIGH_BOUND_MAX),
+                                       expected_of(&c, b, captured, s.heads, q, OPS_WEIGH_BOUND_MEAN)};
   for (int32_t bucket : {lines, lines + 3}) {
     float *q_memory = to_device(q), *y = to_device(std::vector<float>(expected.size(), 1));
     float *scratch = to_device(std::vector<float>(cuda_mass_floats(bucket, s.heads, positions), NAN));
@@ -143,11 +147,14 @@ static void check(const shape &s, test_batch b, const std::vector<int32_t> &capt
       cuda_mass(NULL, {b.device, rows, false}, bucket, c.kv, LAYER, s.heads, positions, q_memory, add, y,
                 scratch);
     assert_same(from_device(y, expected.size()), expected);
-    cudaMemcpy(y, std::vector<float>(expected.size(), 1).data(), expected.size() * sizeof(float),
-               cudaMemcpyHostToDevice);
-    for (bool add : {false, true})
-      cuda_bound(NULL, {b.device, rows, false}, bucket, c.kv, LAYER, s.heads, positions, q_memory, add, y);
-    assert_same(from_device(y, expected.size()), bounds);
+    for (bool mean : {false, true}) {
+      cudaMemcpy(y, std::vector<float>(expected.size(), 1).data(), expected.size() * sizeof(float),
+                 cudaMemcpyHostToDevice);
+      for (bool add : {false, true})
+        cuda_bound(NULL, {b.device, rows, false}, bucket, c.kv, LAYER, s.heads, positions, q_memory, mean,
+                   add, y);
+      assert_same(from_device(y, expected.size()), bounds[mean]);
+    }
     for (float *p : {q_memory, y, scratch}) cudaFree(p);
   }
   free_batch(&b);
@@ -177,6 +184,7 @@ static void heads_of_every_shape(void **state) {
   for (ops_kv_type type : {OPS_KV_F16, OPS_KV_F32})
     for (int32_t group : {1, 2, 3, 4, 5, 8, 9})
       check({type, 2 * group, 2, 24}, rows_of({290, 20}), {0, 1}, 512);
+  check({OPS_KV_F16, 70, 2, 8}, rows_of({40}), {0}, 256); /* more heads than a warp has lanes */
   for (int32_t head_dim : {7, 20, 128, 512}) check({OPS_KV_F16, 6, 1, head_dim}, rows_of({70}), {0}, 512);
 }
 

@@ -143,7 +143,7 @@ static void queue_ops(fixture *f) {
   CALL(f, rope, &(device_rope){.frequency = f->norm, .dim = HEAD_DIM});
   CALL(f, rope_store, 1, &(device_rotary){.q_norm = f->norm}, f->q, f->k, f->v);
   CALL(f, mass, 1, f->q, true, f->mass);
-  CALL(f, bound, 0, f->q, false, f->mass);
+  CALL(f, bound, 0, OPS_WEIGH_BOUND_MEAN, f->q, false, f->mass);
   CALL(f, attention, 1, 0, f->q, f->z);
   CALL(f, linear_swiglu, &f->w, &f->w, f->y, f->x);
   CALL(f, norm, f->x, true, f->norm, 0.25f, f->y);
@@ -229,7 +229,7 @@ static void nothing_happens_before_wait(void **state) {
   assert_null(strstr(f->inner->log, "commit"));
   assert_int_equal(CALL(f, wait, NULL), OPS_OK);
 #define OPS                                                                                                  \
-  "begin:11:2 embed:32 norm:0:0.5 linear:32:0 16:0 rope:8 store:1 mass:1:1 bound:0:0 attention:1:0 "         \
+  "begin:11:2 embed:32 norm:0:0.5 linear:32:0 16:0 rope:8 store:1 mass:1:1 bound:0:2:0 attention:1:0 "       \
   "swiglu:32 "                                                                                               \
   "norm:1:0.25 "                                                                                             \
   "head:5 rank:7 end wait "
@@ -602,7 +602,7 @@ static void mass_of_no_row(fixture *f, void *p) {
 static void bound_of_no_row(fixture *f, void *p) {
   (void)p;
   begin_without_weighing(f);
-  CALL(f, bound, 0, f->q, false, f->mass);
+  CALL(f, bound, 0, OPS_WEIGH_BOUND_MEAN, f->q, false, f->mass);
 }
 
 static void mass_of_another_context(fixture *f, void *p) {

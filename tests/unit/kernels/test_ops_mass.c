@@ -81,12 +81,13 @@ static void add_head(const mass_case *c, const mass_data *d, int32_t sequence, i
     mass[t] = fmaf(s.tile[t], cpu_exp(s.largest[t * OPS_TILE / M_SPLIT] - largest) * inverse, mass[t]);
 }
 
-/* The bounds of a row of the sequence, which has q [heads][head_dim], are added. */
-static void add_bounds(const mass_case *c, const mass_data *d, int32_t sequence, const float *q,
+/* The bounds of a row of the sequence, which has q [heads][head_dim], are added: the largest of its heads, or
+ * their mean. */
+static void add_bounds(const mass_case *c, const mass_data *d, int32_t sequence, bool mean, const float *q,
                        float *bounds) {
   const float scale = 1.0f / sqrtf((float)c->head_dim);
   for (int32_t t = 0; t * OPS_TILE < c->length[sequence]; t++) {
-    float best = -INFINITY;
+    float best = -INFINITY, lane[M_LANES] = {0};
     for (int32_t h = 0; h < c->heads; h++) {
       float dot[2] = {0, 0};
       for (int32_t k = 0; k < c->head_dim; k++) {
@@ -98,9 +99,11 @@ static void add_bounds(const mass_case *c, const mass_data *d, int32_t sequence,
         dot[0] = fmaf(q[h * c->head_dim + k], high, dot[0]);
         dot[1] = fmaf(q[h * c->head_dim + k], low, dot[1]);
       }
-      best = fmaxf(best, fmaxf(dot[0] * scale, dot[1] * scale));
+      const float own = fmaxf(dot[0] * scale, dot[1] * scale);
+      best = fmaxf(best, own);
+      lane[h % (c->heads / c->kv_heads) % M_LANES] += own;
     }
-    bounds[t] += best;
+    bounds[t] += mean ? in_halves(lane, M_LANES) * (1.0f / (float)c->heads) : best;
   }
 }
 
@@ -144,7 +147,7 @@ static void store_keys(device *d, device_kv *kv, const mass_case *c, const mass_
 
 /* Two staged rows of each sequence, of which the second one is weighed, in two layers. Another row is
  * captured alone. */
-static float *weigh(device *d, device_kv *kv, const mass_case *c, const mass_data *data, bool bounds) {
+static float *weigh(device *d, device_kv *kv, const mass_case *c, const mass_data *data, ops_weighing how) {
   int32_t paths[3 * M_SEQUENCES], captured[M_SEQUENCES + 1] = {0};
   ops_row rows[2 * M_SEQUENCES];
   for (int32_t s = 0; s < M_SEQUENCES; s++) {
@@ -168,7 +171,11 @@ static float *weigh(device *d, device_kv *kv, const mass_case *c, const mass_dat
                        .capture_count = M_SEQUENCES + 1,
                        .weigh_count = M_SEQUENCES};
   assert_true(d->table->begin(d, kv, &b));
-  for (int32_t add = 0; add < 2; add++) (bounds ? d->table->bound : d->table->mass)(d, 0, q, add, y);
+  for (int32_t add = 0; add < 2; add++)
+    if (how == OPS_WEIGH_MASS)
+      d->table->mass(d, 0, q, add, y);
+    else
+      d->table->bound(d, 0, how, q, add, y);
   end_rows(d);
   free(ones);
   float *out = read_act(d, y, 2 * M_SEQUENCES, M_EACH);
@@ -179,21 +186,22 @@ static float *weigh(device *d, device_kv *kv, const mass_case *c, const mass_dat
 
 /* --- checks --- */
 
-static void check_row(const device *d, const mass_case *c, const mass_data *data, int32_t row, bool bounds,
-                      const float *got) {
+static void check_row(const device *d, const mass_case *c, const mass_data *data, int32_t row,
+                      ops_weighing how, const float *got) {
+  static const char *const names[] = {"mass", "bound", "mean bound"};
   float mass[M_EACH] = {0};
   const int32_t s = row / 2, tiles = row % 2 ? (c->length[s] + OPS_TILE - 1) / OPS_TILE : 0;
   const float *q = data->q + row * c->heads * c->head_dim;
   for (int32_t times = 0; times < 2 && tiles > 0; times++) {
-    for (int32_t h = 0; h < c->heads && !bounds; h++) add_head(c, data, s, h, q + h * c->head_dim, mass);
-    if (bounds) add_bounds(c, data, s, q, mass);
+    if (how != OPS_WEIGH_MASS) add_bounds(c, data, s, how == OPS_WEIGH_BOUND_MEAN, q, mass);
+    for (int32_t h = 0; h < c->heads && how == OPS_WEIGH_MASS; h++)
+      add_head(c, data, s, h, q + h * c->head_dim, mass);
   }
   for (int32_t t = tiles; t < M_EACH; t++) mass[t] = 1; /* as it was */
   for (int32_t t = 0; t < M_EACH; t++)
     if (memcmp(&got[t], &mass[t], sizeof *got) != 0)
-      fail_msg("%s on %s: %d keys of %d heads of %d: block %d weighs %.9g, not %.9g as defined",
-               bounds ? "bound" : "mass", d->table->name, c->length[s], c->heads, c->head_dim, t,
-               (double)got[t], (double)mass[t]);
+      fail_msg("%s on %s: %d keys of %d heads of %d: block %d weighs %.9g, not %.9g as defined", names[how],
+               d->table->name, c->length[s], c->heads, c->head_dim, t, (double)got[t], (double)mass[t]);
 }
 
 static void check_mass(const mass_case *c) {
@@ -206,10 +214,10 @@ static void check_mass(const mass_case *c) {
     assert_true(d->table->kv_stage(d, kv));
     for (int32_t s = 0; s < M_SEQUENCES; s++) d->table->kv_map(d, kv, s, data.blocks[s], M_EACH);
     store_keys(d, kv, c, &data);
-    for (int32_t bounds = 0; bounds < 2; bounds++) {
-      float *got = weigh(d, kv, c, &data, bounds);
+    for (ops_weighing how = OPS_WEIGH_MASS; how <= OPS_WEIGH_BOUND_MEAN; how++) {
+      float *got = weigh(d, kv, c, &data, how);
       for (int32_t row = 0; row < 2 * M_SEQUENCES; row++)
-        check_row(d, c, &data, row, bounds, got + row * M_EACH);
+        check_row(d, c, &data, row, how, got + row * M_EACH);
       free(got);
     }
     d->table->kv_close(d, kv);
@@ -224,6 +232,7 @@ static void blocks_weigh_what_is_defined(void **state) {
       {OPS_KV_F16, 3, 1, 16, {1, 16, 17}},      {OPS_KV_F32, 4, 2, 24, {255, 256, 257}},
       {OPS_KV_F16, 9, 3, 64, {15, 600, 1025}},  {OPS_KV_F16, 2, 1, 20, {33, 300, 512}},
       {OPS_KV_F16, 14, 1, 16, {513, 31, 1000}}, {OPS_KV_F16, 1, 1, 8, {M_CONTEXT - 2, 2049, 8193}},
+      {OPS_KV_F16, 70, 2, 8, {40, 16, 100}},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_mass(&cases[i]);
 }

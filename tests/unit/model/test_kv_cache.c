@@ -778,6 +778,7 @@ static void a_pool_without_tiles_refuses(void **state) {
   kv_counters before = kv_count(n->k);
   assert_int_equal(kv_stage(n->k, 1, parents, 20), ERR_LIMIT);
   assert_int_equal(kv_grow(n->k, 1, roots, 17, slots), ERR_LIMIT);
+  assert_int_equal(kv_grow_tree(n->k, 1, -1, roots, 0, slots), ERR_ARG);
   assert_int_equal(kv_count(n->k).refusals[KV_REFUSED_LIMIT], before.refusals[KV_REFUSED_LIMIT] + 2);
   assert_int_equal(kv_count(n->k).staged_rows, before.staged_rows);
   assert_int_equal(kv_parent(n->k, 1, 0), KV_SLOT_FREE);

@@ -741,28 +741,28 @@ static void failures_end_chains_of_all(void **state) {
   close_setup(s);
 }
 
-/* Shares of heads are positive and add up; bounds are no shares. */
+/* Shares of heads are positive and add up; bounds are no shares, and their mean is less than the largest. */
 static void bounds_are_no_masses(void **state) {
   (void)state;
-  float sum[2] = {0, 0};
-  for (int32_t bounds = 0; bounds < 2; bounds++) {
+  float sum[3] = {0};
+  for (ops_weighing w = OPS_WEIGH_MASS; w <= OPS_WEIGH_BOUND_MEAN; w++) {
     setup *s = open_setup();
     err e = {0};
     partial_kv *p;
     const int32_t seq = acquire(s);
     const text t = make_text(s, seq, 0, 1);
     partial_options all = options_of(0, EACH, 1, 0);
-    all.bounds = bounds;
+    all.weighing = w;
     assert_int_equal(partial_kv_open(&p, &all, s->model, s->kv, SLOTS, CONTEXT, &e), ERR_OK);
     append(s, seq, t.tokens, 100);
     weigh(s, p, 0, seq, &t, 100);
-    for (int32_t b = 0; b * KV_BLOCK < 100; b++) sum[bounds] += model_mass(s->model, 0)[b];
+    for (int32_t b = 0; b * KV_BLOCK < 100; b++) sum[w] += model_mass(s->model, 0)[b];
     partial_kv_close(p);
     close_setup(s);
   }
   const float heads = roundf(sum[0]);
   assert_true(heads >= 1 && fabsf(sum[0] - heads) < 1e-3f);
-  assert_true(fabsf(sum[1] - sum[0]) > 1e-3f);
+  assert_true(fabsf(sum[1] - sum[0]) > 1e-3f && sum[2] < sum[1]);
 }
 
 /* --- the engine --- */

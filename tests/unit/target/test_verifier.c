@@ -317,6 +317,21 @@ static void test_partial_kv_is_told_what_is_new(void **state) {
   assert_memory_equal(w->job.text, other, sizeof other);
 }
 
+/* What it accepts is not what plain decoding gives. */
+static void test_a_lossy_session_is_not_checked(void **state) {
+  world *w = *state;
+  static const wire_partial modes[] = {WIRE_PARTIAL_EXACT, WIRE_PARTIAL_LOSSY};
+  for (uint32_t i = 0; i < 2; i++) {
+    msg m = open_message(S, i + 1, PROMPT, PROMPT_LENGTH);
+    m.u.open.options.selfcheck = 1;
+    m.u.open.options.partial = (msg_partial){modes[i], 16, 2, 64, 8, 128, 4096, 4};
+    say_and_open(w, m);
+    uint32_t g = attach(w, DRAFT);
+    uint64_t id = 1;
+    assert_int_equal(rounds_with_nodes(w, g, &id, 3) > 0, i == 0);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_a_prompt_is_prefilled_in_chunks),
@@ -334,6 +349,7 @@ int main(void) {
       CASE(test_a_selfcheck_comes_every_so_many_verify_steps),
       CASE(test_a_single_token_request_accepts_no_node),
       PARTIAL(test_partial_kv_is_told_what_is_new),
+      PARTIAL(test_a_lossy_session_is_not_checked),
   };
   return run_over_both_caches(tests, sizeof tests / sizeof *tests);
 }

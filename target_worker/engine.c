@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Lines of the log about forwards that are repeated. */
 #define REPEAT_LINES    4
@@ -61,9 +62,8 @@ static const struct {
   engine_fault_kind kind;
   bool rows;
 } fault_names[] = {
-    {"kv-rollback", ENGINE_FAULT_KV_ROLLBACK, true},
-    {"step-error", ENGINE_FAULT_STEP_ERROR, false},
-    {"verify-error", ENGINE_FAULT_VERIFY_ERROR, false},
+    {"kv-rollback", ENGINE_FAULT_KV_ROLLBACK, true},  {"slow-step", ENGINE_FAULT_SLOW_STEP, false},
+    {"step-error", ENGINE_FAULT_STEP_ERROR, false},   {"verify-error", ENGINE_FAULT_VERIFY_ERROR, false},
     {"wrong-token", ENGINE_FAULT_WRONG_TOKEN, false},
 };
 #define FAULT_NAMES (sizeof fault_names / sizeof *fault_names)
@@ -78,7 +78,7 @@ int engine_fault_parse(engine_fault *f, const char *text, err *e) {
   while (i < FAULT_NAMES && strcmp(name, fault_names[i].name) != 0) i++;
   if (i == FAULT_NAMES || rest || !after || fault_names[i].rows != (rows != NULL))
     return err_set(e, ERR_ARG,
-                   "a fault is kv-rollback:AFTER:BY, step-error:AFTER, verify-error:AFTER or "
+                   "a fault is kv-rollback:AFTER:BY, slow-step:MS, step-error:AFTER, verify-error:AFTER or "
                    "wrong-token:AFTER, not '%s'",
                    text);
   int64_t number, by = 0;
@@ -121,10 +121,16 @@ static void drop_rows(engine *g, int32_t seq, int32_t rows) {
   kv_rollback(g->options.kv, seq, rows < length ? length - rows : 0);
 }
 
+static void wait_ms(uint64_t ms) {
+  const struct timespec time = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
+  nanosleep(&time, NULL);
+}
+
 static void fault_before(active_job *a) {
   engine *g = a->g;
   const engine_fault *f = &g->options.fault;
   if (a->job->kind != ENGINE_VERIFY) return;
+  if (f->kind == ENGINE_FAULT_SLOW_STEP) wait_ms(f->after);
   bool tree = a->job->count > 1, decode_due = ++g->decodes == f->after;
   if (tree) g->trees++;
   bool tree_due = tree && g->trees == f->after;

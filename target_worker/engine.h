@@ -19,21 +19,22 @@
 typedef enum {
   ENGINE_FAULT_NONE,
   ENGINE_FAULT_KV_ROLLBACK,
+  ENGINE_FAULT_SLOW_STEP,
   ENGINE_FAULT_STEP_ERROR,
   ENGINE_FAULT_VERIFY_ERROR,
   ENGINE_FAULT_WRONG_TOKEN
 } engine_fault_kind;
 typedef struct engine_fault {
   engine_fault_kind kind;
-  /* KV_ROLLBACK: before the after-th VERIFY job; STEP_ERROR: in it and all later ones; the others: in the
-   * after-th with nodes; from 1 */
+  /* KV_ROLLBACK: before the after-th VERIFY job; STEP_ERROR: in it and all later ones; SLOW_STEP: so many
+   * milliseconds before each; the others: in the after-th with nodes; from 1 */
   uint64_t after;
   int32_t rows; /* KV_ROLLBACK: so many rows of its sequence are dropped */
 } engine_fault;
 
-/* "kv-rollback:AFTER:BY", "step-error:AFTER" and "verify-error:AFTER" (ERR_INTERNAL) or "wrong-token:AFTER"
- * (the step's first token is not the model's, which only a selfcheck notices); NULL or "" is none. ERR_ARG.
- */
+/* "kv-rollback:AFTER:BY", "slow-step:MS", "step-error:AFTER" and "verify-error:AFTER" (ERR_INTERNAL) or
+ * "wrong-token:AFTER" (the step's first token is not the model's, which only a selfcheck notices); NULL or ""
+ * is none. ERR_ARG. */
 int engine_fault_parse(engine_fault *f, const char *text, err *e);
 
 typedef struct engine_options {

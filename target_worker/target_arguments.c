@@ -33,6 +33,7 @@ static const char faults[] =
     "\nFor tests: the environment variable " TARGET_FAULT_VARIABLE " makes something go wrong. "
     "kv-rollback:AFTER:BY drops BY rows of the cache before the AFTER-th decode job, behind the session's "
     "back; "
+    "slow-step:MS lets each of them wait; "
     "step-error:AFTER lets it and all later ones fail; verify-error:AFTER lets the AFTER-th verify with tree "
     "nodes "
     "fail; wrong-token:AFTER gives it a wrong token, which only --selfcheck finds.";

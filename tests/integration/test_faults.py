@@ -17,6 +17,8 @@ from support import (DRAFT, DRAFT_ROLE, LENGTH, MODEL, SUBSET, TANDEM, TARGET_RO
 PROMPT = "Tell me a very long story about the sea."  # its answer goes on for thousands of tokens
 RECORDED = 200 if SUBSET else 500  # tokens of the answer that is compared
 ENDLESS = ("--max-tokens", "3500")  # ended by Ctrl-C, wherever it is then
+STEP_MS = 10  # that each step of such an answer takes at least, on the fastest machine
+LONG_STEP_MS = 40  # where the test waits for what takes seconds: the answer takes longer than it may wait
 BEGUN = 100  # bytes: the answer is under way
 MORE = 200  # bytes that must still come after a fault
 SHORT = (102, 123, 214, 326, 341, 116, 121, 149)  # golden prompts below 100 tokens
@@ -66,9 +68,10 @@ class Faults(Case):
         assert done.returncode == 0, cls.errors
         return json.loads(done.stdout)
 
-    def start(self, *flags):
+    def start(self, *flags, step_ms=STEP_MS):
         """A long answer that has begun."""
-        run = Running(self.folder, TANDEM, "run", "-m", MODEL, *flags, PROMPT)
+        slow = {"TANDEM_FAULT": f"slow-step:{step_ms}"}
+        run = Running(self.folder, TANDEM, "run", "-m", MODEL, *flags, PROMPT, env=slow)
         self.addCleanup(run.close)
         wait_until(lambda: len(run.out) > BEGUN, lambda: run.errors)
         return run
@@ -131,7 +134,7 @@ class Faults(Case):
         tell(summary)
 
     def test_draft_keeps_dying(self):
-        run = self.start(*self.draft, *ENDLESS)
+        run = self.start(*self.draft, *ENDLESS, step_ms=LONG_STEP_MS)
         killed = set()
 
         def kill():
@@ -148,7 +151,7 @@ class Faults(Case):
         self.assertIn("decoded plainly: the draft worker died", summary)
 
     def test_draft_stopped(self):
-        run = self.start(*self.draft, *ENDLESS)
+        run = self.start(*self.draft, *ENDLESS, step_ms=LONG_STEP_MS)
         moment, before = time.monotonic(), len(run.out)
         os.kill(child_named(run.pid, "tandem-draft"), signal.SIGSTOP)
         wait_until(lambda: "silent for 3 s" in run.errors, lambda: run.errors)
@@ -159,7 +162,7 @@ class Faults(Case):
         tell(f"draft stopped: longest silence {run.silence(moment) * 1000:.0f} ms; {summary}")
 
     def test_draft_stopped_and_continued(self):
-        run = self.start("-v", *self.draft, *ENDLESS)
+        run = self.start("-v", *self.draft, *ENDLESS, step_ms=LONG_STEP_MS)
         wait_until(lambda: "a draft is attached" in run.errors, lambda: run.errors)
         moment = time.monotonic()
         draft = child_named(run.pid, "tandem-draft")
@@ -217,7 +220,7 @@ class Faults(Case):
 
     def test_draft_stopped_in_lockstep(self):
         """The target waits for it as long as it may only be slow, then goes on without it, and with it when it is back."""
-        run = self.start("-v", *self.draft, "--pace", "lockstep", *ENDLESS)
+        run = self.start("-v", *self.draft, "--pace", "lockstep", *ENDLESS, step_ms=LONG_STEP_MS)
         draft = child_named(run.pid, "tandem-draft")
         os.kill(draft, signal.SIGSTOP)
         for lost in ("silent for 3 s", "draft detached: "):
@@ -255,7 +258,7 @@ class Faults(Case):
         self.same_text(run, want["text"].encode())
 
     def test_target_stopped_and_continued(self):
-        run = self.start(*self.draft, *ENDLESS)
+        run = self.start(*self.draft, *ENDLESS, step_ms=LONG_STEP_MS)
         target = child_named(run.pid, "tandem-target")
         os.kill(target, signal.SIGSTOP)
         wait_until(lambda: "its target was lost" in run.errors, lambda: run.errors)

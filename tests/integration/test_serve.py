@@ -21,10 +21,10 @@ STORY = {"prompt": LONG[1], "temperature": 0, "max_tokens": 3000}
 class Server:
     """A `tandem serve` that is ready; `tls`: the SSLContext of its clients."""
 
-    def __init__(self, case, *flags, tls=None):
+    def __init__(self, case, *flags, tls=None, env=None):
         self.tls = tls
         fixed = ("serve", "-m", MODEL, "--port", "0", "--ledger", "none")
-        self.program = Running(case.folder, TANDEM, *fixed, *flags)
+        self.program = Running(case.folder, TANDEM, *fixed, *flags, env=env)
         case.addCleanup(self.program.close)
         wait_until(lambda: "ready" in self.errors, lambda: self.errors, seconds=TIME_LIMIT)
         self.port = int(re.search(r"https?://127.0.0.1:(\d+)", self.errors)[1])
@@ -378,6 +378,24 @@ class Serve(Case):
         lines = r.read().decode().splitlines()
         c.close()
         return {k: float(v) for k, v in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+
+    def test_an_answer_tells_its_acceptance(self):
+        server = Server(self, "--pace", "lockstep")  # whose counts repeat
+        whole = server.ask("POST", CHAT, chat())[1]
+        told, usage = whole["metrics"]["speculative_decoding"], whole["usage"]["speculation"]
+        steps = told["acceptance_histogram"]
+        self.assertGreater(told["num_accepted_draft_tokens"], 0)
+        self.assertEqual(told["num_accepted_draft_tokens"], usage["accepted_tokens"])
+        self.assertEqual(told["num_draft_tokens"], usage["draft_tokens"])
+        self.assertEqual(sum(steps), told["num_spec_steps"])
+        self.assertEqual(sum(j * n for j, n in enumerate(steps)), told["num_accepted_draft_tokens"])
+        self.assertAlmostEqual(told["mean_acceptance_length"],
+                               1 + told["num_accepted_draft_tokens"] / told["num_spec_steps"])
+        self.assertEqual((told["method"], told["off_reason"]), (usage["method"], usage["off_reason"]))
+        last = server.events(CHAT, chat(stream=True, stream_options={"include_usage": True}))[-2]
+        self.assertEqual(last["metrics"]["speculative_decoding"]["acceptance_histogram"], steps)
+        several = server.ask("POST", CHAT, chat(n=2))[1]
+        self.assertIsNone(several["metrics"]["speculative_decoding"])
 
     def test_metrics(self):
         label = '{model_name="' + os.path.basename(MODEL) + '"'

@@ -107,6 +107,16 @@ static int32_t key_of(const api *a, const http_exchange *x) {
   return key < 0 ? API_KEYS_MAX : key;
 }
 
+/* A stream that was cut, whose client says what it has. False: refused. */
+static bool go_on(call *c, http_exchange *x) {
+  const char *last = http_header(x, "Last-Event-ID");
+  err e = {0};
+  if (!last || !c->options.stream || call_go_on(c, last, &e) == ERR_OK) return true;
+  call_free(c);
+  call_refuse(x, &e, NULL);
+  return false;
+}
+
 static void complete(api *a, http_exchange *x, bool chat) {
   call_options options;
   call_error e = {0};
@@ -122,6 +132,7 @@ static void complete(api *a, http_exchange *x, bool chat) {
     call_refuse(x, &e.why, e.param);
     return;
   }
+  if (!go_on(c, x)) return;
   c->key = key_of(a, x);
   call_attach(c, x, a->options.log);
   *a->last = c;
@@ -316,7 +327,8 @@ static void allow_pages(const api *a, http_exchange *x) {
 static void reply_to_options(const api *a, http_exchange *x) {
   if (a->options.cors_origin) {
     http_add_header(x, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-    http_add_header(x, "Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id");
+    http_add_header(x, "Access-Control-Allow-Headers",
+                    "Authorization, Content-Type, X-Request-Id, Last-Event-ID");
     http_add_header(x, "Access-Control-Max-Age", "3600");
   }
   http_reply(x, 204, "text/plain", "", 0);

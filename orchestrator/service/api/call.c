@@ -1,6 +1,7 @@
 #include "orchestrator/service/api/call.h"
 
 #include "orchestrator/service/api/logprobs_json.h"
+#include "orchestrator/service/api/usage_json.h"
 #include "common/base/clock.h"
 #include "common/base/json_text.h"
 #include "common/base/program.h"
@@ -37,12 +38,22 @@ static void give_up_client(call *c) {
   http_abort(x);
 }
 
+static bool write_text(call *c, const char *text) {
+  return http_stream_write(c->exchange, text, strlen(text)) == ERR_OK;
+}
+
+/* Behind the data, for clients that take the first line of an event for these. */
+static bool write_id(call *c) {
+  char id[STREAM_ID_TEXT_MAX + 1];
+  if (c->at.count == 0) return true;
+  stream_id_format(&c->at, id);
+  return write_text(c, "\nid: ") && write_text(c, id);
+}
+
 static void write_event(call *c, json_t *object) {
   char *text = json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS));
   json_decref(object);
-  bool ok = text && http_stream_write(c->exchange, "data: ", 6) == ERR_OK &&
-            http_stream_write(c->exchange, text, strlen(text)) == ERR_OK &&
-            http_stream_write(c->exchange, "\n\n", 2) == ERR_OK &&
+  bool ok = text && write_text(c, "data: ") && write_text(c, text) && write_id(c) && write_text(c, "\n\n") &&
             http_stream_unsent(c->exchange) <= CALL_UNSENT_MAX;
   free(text);
   if (!ok) give_up_client(c);
@@ -67,7 +78,7 @@ static void begin_stream(call *c) {
     give_up_client(c);
     return;
   }
-  for (int32_t i = 0; c->exchange && i < c->count; i++) {
+  for (int32_t i = 0; c->exchange && !c->goes_on && i < c->count; i++) {
     const char *before = echo_of(&c->choices[i]);
     if (c->options.chat || *before)
       write_event(c, openai_json_chunk(&c->head, i, true, before, strlen(before), NULL, NULL));
@@ -86,15 +97,44 @@ static json_t *next_logprobs(call_choice *choice) {
                        end);
 }
 
+static void finish_with_error(call *c, const err *why);
+
+/* Does the answer begin with what the client has of it? Otherwise its stream ends with an error. */
+static bool begins_alike(call_choice *choice) {
+  const completion *a = &choice->completion;
+  const stream_offset *from = &choice->from;
+  err why = {0};
+  if (choice->same || !choice->owner->goes_on) return true;
+  choice->same = a->shown >= from->bytes && from->tokens <= a->fed &&
+                 stream_id_hash(a->text ? a->text : "", from->bytes) == from->hash;
+  if (choice->same) return true;
+  err_set(&why, ERR_ARG,
+          "the stream cannot go on, because the answer begins in another way now: the request, the model or "
+          "the server's flags have changed since it was cut; ask without Last-Event-ID");
+  finish_with_error(choice->owner, &why);
+  return false;
+}
+
+/* An event with the text from `begin` on to all that has been shown. */
+static void write_choice(call_choice *choice, size_t begin) {
+  call *c = choice->owner;
+  const completion *a = &choice->completion;
+  json_t *logprobs = next_logprobs(choice);
+  if (c->at.count > 0)
+    c->at.offsets[choice->index] =
+        (stream_offset){a->shown, choice->logprobs_given, stream_id_hash(a->text, a->shown), false};
+  write_event(c, openai_json_chunk(&c->head, choice->index, false, a->text + begin, a->shown - begin, NULL,
+                                   logprobs));
+}
+
 static void on_text(void *context, const char *text, size_t size, bool accepted) {
   call_choice *choice = context;
   call *c = choice->owner;
-  (void)accepted;
-  if (!c->exchange || !c->options.stream) return;
+  const size_t end = choice->completion.shown, begin = end - size;
+  (void)text, (void)accepted;
+  if (!c->exchange || !c->options.stream || end <= choice->from.bytes || !begins_alike(choice)) return;
   begin_stream(c);
-  if (c->exchange)
-    write_event(c,
-                openai_json_chunk(&c->head, choice->index, false, text, size, NULL, next_logprobs(choice)));
+  if (c->exchange) write_choice(choice, begin > choice->from.bytes ? begin : choice->from.bytes);
 }
 
 /* ---- the end ---- */
@@ -102,11 +142,16 @@ static void on_text(void *context, const char *text, size_t size, bool accepted)
 static json_t *usage_of(const call *c) {
   completion *list[CALL_ANSWERS_MAX];
   for (int32_t i = 0; i < c->count; i++) list[i] = (completion *)&c->choices[i].completion;
-  return openai_json_usage(list, c->count, c->options.choices);
+  return usage_json(list, c->count, c->options.choices);
+}
+
+static json_t *metrics_of(const call *c) {
+  completion *first = (completion *)&c->choices[0].completion;
+  return usage_json_metrics(&first, c->count);
 }
 
 static void finish_stream(call *c) {
-  if (c->options.include_usage) write_event(c, openai_json_usage_chunk(&c->head, usage_of(c)));
+  if (c->options.include_usage) write_event(c, openai_json_usage_chunk(&c->head, usage_of(c), metrics_of(c)));
   if (!c->exchange) return;
   http_stream_write(c->exchange, "data: [DONE]\n\n", 14);
   http_stream_end(c->exchange);
@@ -120,7 +165,7 @@ static void finish_whole(call *c) {
     json_array_append_new(
         choices, openai_json_choice(&c->head, i, echo_of(&c->choices[i]), &c->choices[i].completion));
   c->exchange = NULL;
-  call_reply(x, 200, openai_json_whole(&c->head, choices, usage_of(c)));
+  call_reply(x, 200, openai_json_whole(&c->head, choices, usage_of(c), metrics_of(c)));
 }
 
 /* An error ends the whole call: whoever asked for several answers gets all of them or none. */
@@ -152,6 +197,14 @@ static void log_end(const call_choice *choice, const completion *ended) {
            c->request_id, ended->id, choice->index, finish_of(ended), ended->count, ended->prompt.count);
 }
 
+static void write_last(call_choice *choice, const completion *ended) {
+  call *c = choice->owner;
+  const char *finish = ended->finish == WIRE_FINISH_LENGTH ? "length" : "stop";
+  json_t *logprobs = next_logprobs(choice);
+  if (c->at.count > 0) c->at.offsets[choice->index].over = true;
+  write_event(c, openai_json_last(&c->head, choice->index, finish, logprobs, ended));
+}
+
 static void on_end(void *context, const completion *ended) {
   call_choice *choice = context;
   call *c = choice->owner;
@@ -161,15 +214,14 @@ static void on_end(void *context, const completion *ended) {
   if (ended->id) metrics_add(c->metrics, ended, ended->start_us - c->came_us);
   if (ended->finish == WIRE_FINISH_ERROR) finish_with_error(c, &ended->trouble);
   if (!c->exchange) return;
-  if (c->options.stream) {
-    const char *finish = ended->finish == WIRE_FINISH_LENGTH ? "length" : "stop";
-    begin_stream(c);
-    if (c->exchange)
-      write_event(c, openai_json_last(&c->head, choice->index, finish, next_logprobs(choice), ended));
-    if (c->exchange && c->left == 0) finish_stream(c);
-  } else if (c->left == 0) {
-    finish_whole(c);
+  if (!c->options.stream) {
+    if (c->left == 0) finish_whole(c);
+    return;
   }
+  if (!begins_alike(choice)) return;
+  begin_stream(c);
+  if (c->exchange && !choice->from.over) write_last(choice, ended);
+  if (c->exchange && c->left == 0) finish_stream(c);
 }
 
 /* ---- its life ---- */
@@ -201,6 +253,13 @@ static void free_choices(call *c) {
   }
 }
 
+static void begin_offsets(call *c) {
+  c->at = (stream_id){.created = c->head.created, .seed = c->options.request.sampling.seed};
+  snprintf(c->at.name, sizeof c->at.name, "%s", c->id);
+  if (c->count <= STREAM_ID_CHOICES_MAX) c->at.count = c->count;
+  for (int32_t i = 0; i < c->at.count; i++) c->at.offsets[i].hash = stream_id_hash("", 0);
+}
+
 int call_new(call **out, call_options *options, const text_model *m, const char *model_name, metrics *counted,
              err *e) {
   int32_t n = options->choices * options->prompt_count;
@@ -226,7 +285,32 @@ int call_new(call **out, call_options *options, const text_model *m, const char 
     return rc;
   }
   c->head = (openai_head){c->id, model_name, clock_wall_us() / 1000000, options->chat};
+  begin_offsets(c);
   *out = c;
+  return ERR_OK;
+}
+
+int call_go_on(call *c, const char *last_event_id, err *e) {
+  request *r = &c->options.request;
+  stream_id from;
+  int rc = stream_id_parse(&from, last_event_id, e);
+  if (rc) return rc;
+  const size_t kind = strcspn(from.name, "-");
+  if (from.count != c->at.count || kind != strcspn(c->id, "-") || strncmp(from.name, c->id, kind) != 0)
+    return err_set(e, ERR_ARG, "Last-Event-ID is of another request: send the body whose stream was cut");
+  if (r->seed_given && r->sampling.seed != from.seed)
+    return err_set(e, ERR_ARG, "Last-Event-ID is of an answer with another seed than the body's");
+  if (r->partial.mode == WIRE_PARTIAL_LOSSY)
+    return err_set(e, ERR_ARG, "a lossy answer may be another one each time, so its stream cannot go on");
+  c->at = from;
+  c->goes_on = true;
+  c->head.created = from.created;
+  r->sampling.seed = from.seed;
+  snprintf(c->id, sizeof c->id, "%s", from.name);
+  for (int32_t i = 0; i < c->count; i++) {
+    c->choices[i].from = from.offsets[i];
+    c->choices[i].logprobs_given = from.offsets[i].tokens;
+  }
   return ERR_OK;
 }
 

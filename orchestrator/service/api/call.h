@@ -6,6 +6,7 @@
 #include "orchestrator/service/api/call_options.h"
 #include "orchestrator/service/api/metrics.h"
 #include "orchestrator/service/api/request_id.h"
+#include "orchestrator/service/api/stream_id.h"
 #include "orchestrator/service/http/http_server.h"
 
 #define CALL_UNSENT_MAX                                                                                      \
@@ -20,6 +21,8 @@ typedef struct call_choice {
   bool begun, over;
   char *echo;             /* the text of the prompt, where it is wanted before the answer; NULL: nothing */
   int32_t logprobs_given; /* tokens whose log-probabilities the stream has had */
+  stream_offset from;     /* of a stream that goes on: what its client has, */
+  bool same;              /* and the answer is known to begin like that */
   completion completion;
 } call_choice;
 
@@ -34,7 +37,9 @@ struct call {
   const logger *log;
   char id[48], request_id[REQUEST_ID_MAX + 1];
   int32_t count, begun, left; /* choices: `n` of the first prompt, then those of the next */
-  bool streaming;             /* the response has begun */
+  bool streaming;             /* the response has begun; */
+  stream_id at;               /* how far it has come; no offsets: its events have no ids */
+  bool goes_on;               /* it is the rest of a stream that was cut */
   call_choice choices[];
 };
 
@@ -44,6 +49,9 @@ struct call {
  */
 int call_new(call **out, call_options *options, const text_model *m, const char *model_name, metrics *counted,
              err *e);
+/* Only what follows the event of that id is to be written. Before it begins. ERR_FORMAT, ERR_ARG: the id is
+ * none, or of another request. */
+int call_go_on(call *c, const char *last_event_id, err *e);
 /* Its answer goes to the exchange, and its lines to the log. */
 void call_attach(call *c, http_exchange *x, const logger *log);
 /* The choices must be over, or never have begun. */

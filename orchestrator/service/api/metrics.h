@@ -17,8 +17,12 @@ typedef enum { METRICS_STOP, METRICS_LENGTH, METRICS_ABORT, METRICS_ERROR, METRI
 
 typedef struct metrics {
   uint64_t ends[METRICS_ENDS], prompt_tokens, generation_tokens, verifies, draft_tokens, accepted_tokens;
-  uint64_t verdicts, ahead_hits, survivors;     /* of drafting ahead (wire/message.h) */
-  metrics_histogram queue, first, token, whole; /* seconds */
+  uint64_t accepted_per_pos[WIRE_POSITIONS_MAX]; /* verify steps whose i-th draft token was accepted */
+  uint64_t verdicts, ahead_hits, survivors;      /* of drafting ahead (wire/message.h), */
+  uint64_t rewound, plain_steps, wait_us, resets, dropped; /* and msg_stats' */
+  metrics_histogram queue, first, token, whole;            /* seconds */
+  metrics_histogram prefill, decode, inference;
+  metrics_histogram prompts, answers; /* tokens of each */
 } metrics;
 
 typedef struct metrics_now { /* what is not counted, but is so */

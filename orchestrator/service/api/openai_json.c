@@ -3,12 +3,7 @@
 #include "common/base/utf8.h"
 #include "orchestrator/service/api/logprobs_json.h"
 #include "orchestrator/service/result_json.h"
-#include <math.h>
 #include <string.h>
-
-static json_t *number(double x) {
-  return json_real(isfinite(x) ? round(x * 1000) / 1000 : 0);
-}
 
 static json_t *head_of(const openai_head *h, const char *object) {
   return json_pack("{s:s, s:s, s:I, s:s}", "id", h->id, "object", object, "created", (json_int_t)h->created,
@@ -44,10 +39,11 @@ json_t *openai_json_last(const openai_head *h, int32_t index, const char *finish
   return chunk;
 }
 
-json_t *openai_json_usage_chunk(const openai_head *h, json_t *usage) {
+json_t *openai_json_usage_chunk(const openai_head *h, json_t *usage, json_t *metrics) {
   json_t *o = head_of(h, h->chat ? "chat.completion.chunk" : "text_completion");
   json_object_set_new(o, "choices", json_array());
   json_object_set_new(o, "usage", usage);
+  json_object_set_new(o, "metrics", metrics);
   return o;
 }
 
@@ -67,58 +63,12 @@ json_t *openai_json_choice(const openai_head *h, int32_t index, const char *befo
   return o;
 }
 
-json_t *openai_json_whole(const openai_head *h, json_t *choices, json_t *usage) {
+json_t *openai_json_whole(const openai_head *h, json_t *choices, json_t *usage, json_t *metrics) {
   json_t *o = head_of(h, h->chat ? "chat.completion" : "text_completion");
   json_object_set_new(o, "choices", choices);
   json_object_set_new(o, "usage", usage);
+  json_object_set_new(o, "metrics", metrics);
   return o;
-}
-
-/* ---- figures ---- */
-
-typedef struct figures {
-  json_int_t completion, forwards, drafted, accepted;
-  double seconds,
-      plain_seconds; /* of the tokens whose speed both are known; the second as plain decoding would take */
-  const char *method, *off;
-  bool lossy;
-} figures;
-
-static void add(figures *f, const completion *c) {
-  double speed = completion_tokens_per_second(c), plain = completion_plain_speed(c);
-  f->completion += c->count;
-  f->forwards += (json_int_t)c->stats.forwards;
-  f->drafted += (json_int_t)c->stats.rows;
-  f->accepted += (json_int_t)c->stats.accepted;
-  if (strcmp(f->method, "none") == 0) f->method = completion_draft_method(c);
-  f->lossy |= completion_is_lossy(c);
-  if (completion_off_reason(c)) f->off = completion_off_reason(c);
-  if (speed > 0 && plain > 0) {
-    f->seconds += c->count / speed;
-    f->plain_seconds += c->count / plain;
-  }
-}
-
-/* gain: the answer's speed over that of plain steps, as this target has measured them; null: not known. */
-static json_t *speculation_of(const figures *f) {
-  json_t *o =
-      json_pack("{s:b, s:s, s:I, s:I, s:s?}", "enabled", strcmp(f->method, "none") != 0, "method", f->method,
-                "draft_tokens", f->drafted, "accepted_tokens", f->accepted, "off_reason", f->off);
-  json_object_set_new(o, "acceptance_length",
-                      f->forwards ? number(1 + (double)f->accepted / (double)f->forwards) : json_null());
-  json_object_set_new(o, "gain",
-                      f->seconds > 0 && f->drafted ? number(f->plain_seconds / f->seconds) : json_null());
-  if (f->lossy) json_object_set_new(o, "lossy", json_true());
-  return o;
-}
-
-json_t *openai_json_usage(completion *const *choices, int32_t count, int32_t each) {
-  figures f = {.method = "none"};
-  json_int_t prompt = 0;
-  for (int32_t i = 0; i < count; i += each) prompt += (json_int_t)choices[i]->prompt.count;
-  for (int32_t i = 0; i < count; i++) add(&f, choices[i]);
-  return json_pack("{s:I, s:I, s:I, s:o}", "prompt_tokens", prompt, "completion_tokens", f.completion,
-                   "total_tokens", prompt + f.completion, "speculation", speculation_of(&f));
 }
 
 /* ---- errors ---- */

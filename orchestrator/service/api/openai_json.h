@@ -1,5 +1,5 @@
-/* openai_json.h - what the API writes: answers, the events of a stream, and errors, as OpenAI's API has them,
- * with `usage.speculation' beside. */
+/* openai_json.h - what the API writes: answers, the events of a stream, and errors, as OpenAI's API has them.
+ */
 #pragma once
 
 #include "orchestrator/service/completion.h"
@@ -20,13 +20,11 @@ json_t *openai_json_chunk(const openai_head *h, int32_t index, bool first, const
 /* The last one of an answer, which says whether it is lossy. */
 json_t *openai_json_last(const openai_head *h, int32_t index, const char *finish, json_t *logprobs,
                          const completion *c);
-/* The last event of a stream whose client wants it: no choices, only usage. */
-json_t *openai_json_usage_chunk(const openai_head *h, json_t *usage);
+/* The last event of a stream whose client wants it: no choices, only what the answer cost (usage_json.h). */
+json_t *openai_json_usage_chunk(const openai_head *h, json_t *usage, json_t *metrics);
 /* A whole choice; `before` is text that comes before the answer (echo) or "". */
 json_t *openai_json_choice(const openai_head *h, int32_t index, const char *before, const completion *c);
-json_t *openai_json_whole(const openai_head *h, json_t *choices, json_t *usage);
-/* Of `count` completions: of each prompt as many as `each`, side by side. */
-json_t *openai_json_usage(completion *const *choices, int32_t count, int32_t each);
+json_t *openai_json_whole(const openai_head *h, json_t *choices, json_t *usage, json_t *metrics);
 
 /* {"error": {message, type, param, code}}: `code` is an ERR_ code; the type follows from the status. */
 json_t *openai_json_error(unsigned status, int code, const char *text, const char *param);

@@ -30,6 +30,8 @@ static void expect(const metrics *m, const char *line) {
   free(text);
 }
 
+static const uint64_t per_pos[] = {6, 2, 0};
+
 /* 20 tokens of a prompt of 7; the first text after 30 ms, the rest in 19 x 4 ms. */
 static completion ended(wire_finish finish) {
   return (completion){.finish = finish,
@@ -47,7 +49,14 @@ static completion ended(wire_finish finish) {
                                 .accepted = 8,
                                 .verdicts = 11,
                                 .ahead_hits = 4,
-                                .survivors = 13}};
+                                .survivors = 13,
+                                .rewound = 22,
+                                .plain_steps = 3,
+                                .wait_us = 250000,
+                                .resets = 1,
+                                .dropped = 5,
+                                .accepted_per_pos = per_pos,
+                                .position_count = 3}};
 }
 
 static void test_nothing_was_asked_yet(void **state) {
@@ -58,6 +67,7 @@ static void test_nothing_was_asked_yet(void **state) {
   expect(&m, "tandem:slots{" LABEL "} 4");
   expect(&m, "tandem:target_ready{" LABEL "} 1");
   expect(&m, "vllm:generation_tokens_total{" LABEL "} 0");
+  expect(&m, "vllm:spec_decode_num_accepted_tokens_per_pos_total{" LABEL ",position=\"0\"} 0");
   expect(&m, "vllm:time_to_first_token_seconds_bucket{" LABEL ",le=\"+Inf\"} 0");
   expect(&m, "vllm:time_to_first_token_seconds_count{" LABEL "} 0");
 }
@@ -76,7 +86,20 @@ static void test_answers_add_up(void **state) {
   expect(&m, "tandem:verdicts_total{" LABEL "} 22");
   expect(&m, "tandem:ahead_hits_total{" LABEL "} 8");
   expect(&m, "tandem:survivors_total{" LABEL "} 26");
+  expect(&m, "tandem:rewound_tokens_total{" LABEL "} 44");
+  expect(&m, "tandem:plain_steps_total{" LABEL "} 6");
+  expect(&m, "tandem:tree_resets_total{" LABEL "} 2");
+  expect(&m, "tandem:stale_frames_total{" LABEL "} 10");
+  expect(&m, "tandem:target_wait_seconds_total{" LABEL "} 0.5");
+  expect(&m, "vllm:spec_decode_num_accepted_tokens_per_pos_total{" LABEL ",position=\"0\"} 12");
+  expect(&m, "vllm:spec_decode_num_accepted_tokens_per_pos_total{" LABEL ",position=\"1\"} 4");
   expect(&m, "vllm:request_success_total{" LABEL ",finished_reason=\"stop\"} 2");
+  expect(&m, "vllm:request_prompt_tokens_bucket{" LABEL ",le=\"5\"} 0");
+  expect(&m, "vllm:request_prompt_tokens_bucket{" LABEL ",le=\"10\"} 2");
+  expect(&m, "vllm:request_generation_tokens_sum{" LABEL "} 40");
+  expect(&m, "vllm:request_prefill_time_seconds_sum{" LABEL "} 0.06");
+  expect(&m, "vllm:request_decode_time_seconds_sum{" LABEL "} 0.152");
+  expect(&m, "vllm:request_inference_time_seconds_sum{" LABEL "} 0.212");
   /* One has its first text after 30 ms, the other after 2,030 ms. */
   expect(&m, "vllm:time_to_first_token_seconds_bucket{" LABEL ",le=\"0.025\"} 0");
   expect(&m, "vllm:time_to_first_token_seconds_bucket{" LABEL ",le=\"0.05\"} 1");

@@ -916,6 +916,8 @@ static void faults_are_parsed_strictly(void **state) {
   }
   assert_int_equal(engine_fault_parse(&f, "kv-rollback:17:4", &e), ERR_OK);
   assert_true(f.kind == ENGINE_FAULT_KV_ROLLBACK && f.after == 17 && f.rows == 4);
+  assert_int_equal(engine_fault_parse(&f, "slow-step:40", &e), ERR_OK);
+  assert_true(f.kind == ENGINE_FAULT_SLOW_STEP && f.after == 40);
   assert_int_equal(engine_fault_parse(&f, "verify-error:9", &e), ERR_OK);
   assert_true(f.kind == ENGINE_FAULT_VERIFY_ERROR && f.after == 9);
   assert_int_equal(engine_fault_parse(&f, NULL, &e), ERR_OK);

@@ -48,6 +48,7 @@ LAYERS = 30 if MODEL == DEFAULT_MODEL else len(SHALLOW)
 END_TOKEN, VOCABULARY = 2, 49152
 PATIENCE = 120  # seconds without the event that a test waits for: only a test that fails waits so long
 TIME_LIMIT = 5 * PATIENCE  # seconds for a program with all of its answers: it hangs otherwise
+SLOW = {"TANDEM_FAULT": "slow-step:10"}  # no machine is through with a long answer before a test ends it
 
 
 class Late(AssertionError):

@@ -12,7 +12,7 @@ import xxhash
 import zmq
 
 from programs import (  # noqa: F401: tests take all of it from here
-    BIN, DRAFT, END_TOKEN, GOLDEN, LAYERS, MODEL, PATIENCE, ROOT, STATE, SUBSET, TANDEM, TARGET, THOROUGH,
+    BIN, DRAFT, END_TOKEN, GOLDEN, LAYERS, MODEL, PATIENCE, ROOT, SLOW, STATE, SUBSET, TANDEM, TARGET, THOROUGH,
     TIME_LIMIT, VOCABULARY, Batch, Case, Late, Running, batch, child_named, children_of, counters_of, golden,
     is_running, make_keys, new_folder, tell, total, thorough, wait_until, whole_model)
 

@@ -10,7 +10,7 @@ import subprocess
 import unittest
 
 from command_line import INTERRUPTED, IO, LONG, OK, PROMPT, TERMINATED, WORKER, Command, detokenize, tandem
-from support import (BIN, MODEL, TANDEM, TIME_LIMIT, Running, child_named, children_of, is_running,
+from support import (BIN, MODEL, SLOW, TANDEM, TIME_LIMIT, Running, child_named, children_of, is_running,
                      new_folder, thorough, wait_until)
 
 BEGUN = 20  # tokens: an answer is under way
@@ -20,8 +20,8 @@ COMPARED = 400  # tokens of an answer that is interrupted later
 class Ends(Command):
     """However it ends: what there is, no orphan, no file left."""
 
-    def start(self, *args, **more):
-        env = dict(os.environ, TMPDIR=str(self.folder))
+    def start(self, *args, env=None, **more):
+        env = dict(os.environ, TMPDIR=str(self.folder), **(env or {}))
         self.process = subprocess.Popen(
             [TANDEM, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, **more
         )
@@ -35,13 +35,13 @@ class Ends(Command):
         other = new_folder(self.addCleanup)
         ledger = str(other / "ledger")
         command = [TANDEM, "run", "-m", MODEL, "--ledger", ledger, "--max-tokens", "3000", *flags, *LONG]
-        run = Running(other, *command, env={"TMPDIR": str(self.folder)})
+        run = Running(other, *command, env={"TMPDIR": str(self.folder), **SLOW})
         self.addCleanup(run.close)
         return run, lambda: json.loads(tandem("session", "list", "--json", "--ledger", ledger)[1] or "[]")
 
     def start_story(self, *flags):
         """A long answer that has begun; its programs."""
-        p = self.start("run", "-m", MODEL, "--max-tokens", "3000", *flags, *LONG)
+        p = self.start("run", "-m", MODEL, "--max-tokens", "3000", *flags, *LONG, env=SLOW)
         self.first = os.read(p.stdout.fileno(), 1)
         self.assertTrue(self.first)
         self.assertEqual(len(children_of(p.pid)), 2)

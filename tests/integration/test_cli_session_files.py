@@ -10,11 +10,11 @@ import unittest
 
 from command_line import FAILED, IO, OK, USAGE, Command, tandem
 from ledger_sums import sums
-from support import MODEL, SUBSET, TANDEM, Running, wait_until
+from support import MODEL, SLOW, SUBSET, TANDEM, Running, wait_until
 
 PROMPT = "Tell me a very long story about the sea."  # its answer goes on for thousands of tokens
 TOKENS = 40 if SUBSET else 120
-ENDLESS = ("--max-tokens", "3500")  # no machine is through before a test has seen the beginning
+ENDLESS = ("--max-tokens", "3500")
 BEGUN = 60  # bytes: the answer is under way
 SAMPLED = ("--temp", "0.8", "--seed", "7")
 PAGE = 4096
@@ -44,7 +44,8 @@ class SessionFiles(Command):
         self.assertEqual(status, OK, errors)
 
     def begun(self, *flags):
-        run = Running(self.folder, TANDEM, "run", "-m", MODEL, "--ledger", str(self.ledger), *flags, PROMPT)
+        run = Running(self.folder, TANDEM, "run", "-m", MODEL, "--ledger", str(self.ledger), *flags, PROMPT,
+                      env=SLOW)
         self.addCleanup(run.close)
         wait_until(lambda: len(run.out) > BEGUN, lambda: run.errors)
         return run

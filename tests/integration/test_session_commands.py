@@ -14,12 +14,12 @@ import unittest
 from ledger_sums import sums
 from models import make_model
 from support import (
-    DRAFT, MODEL, SUBSET, TANDEM, TARGET, TIME_LIMIT, VOCABULARY, Case, Running, children_of, golden,
+    DRAFT, MODEL, SLOW, SUBSET, TANDEM, TARGET, TIME_LIMIT, VOCABULARY, Case, Running, children_of, golden,
     is_running, tell, thorough, wait_until, whole_model)
 
 PROMPT = "Tell me a very long story about the sea."  # its answer goes on for thousands of tokens
 TOKENS = 60 if SUBSET else 300  # of an answer that is compared
-ENDLESS = ("--max-tokens", "3500")  # no machine is through before a test has seen the beginning
+ENDLESS = ("--max-tokens", "3500")
 LEAST = 8  # tokens that an answer which goes on gets at least
 BEGUN = 60  # bytes: the answer is under way
 GREEDY = ()
@@ -75,7 +75,8 @@ class Sessions(Case):
 
     def start(self, *flags, through=()):
         """A run that has begun to show its answer."""
-        run = Running(self.folder, *through, TANDEM, "run", "-m", MODEL, "--ledger", str(self.ledger), *map(str, flags), PROMPT)
+        run = Running(self.folder, *through, TANDEM, "run", "-m", MODEL, "--ledger", str(self.ledger),
+                      *map(str, flags), PROMPT, env=SLOW)
         self.addCleanup(run.close)
         wait_until(lambda: len(run.out) > BEGUN, lambda: run.errors)
         return run

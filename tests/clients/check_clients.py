@@ -50,6 +50,15 @@ class OpenAi:
         same(text, whole.choices[0].message.content)
         same(events[-1].usage.total_tokens, whole.usage.total_tokens)
 
+    def check_cut_stream_goes_on(self):
+        text_of = lambda events: "".join(c.delta.content or "" for e in events for c in e.choices)
+        whole = text_of(self.chat(stream=True, temperature=1, seed=5))
+        with self.chat(stream=True, temperature=1, seed=5) as stream:
+            begun = [next(stream), next(stream)]
+        rest = self.chat(stream=True, temperature=1, seed=5,
+                         extra_headers={"Last-Event-ID": begun[-1].event_id})
+        same(text_of(begun) + text_of(rest), whole)
+
     def check_completion_with_logprobs(self):
         answer = self.client.completions.create(model=self.model, prompt="One, two,", logprobs=2, **GREEDY)
         same("".join(answer.choices[0].logprobs.tokens), answer.choices[0].text)

@@ -29,7 +29,7 @@ def stream(server, path, body, last=None, most=None):
         if data == "data: [DONE]":
             break
         events.append(json.loads(data.removeprefix("data: ")))
-        name = r.readline().strip().decode().removeprefix("id: ")
+        name = events[-1]["event_id"]
         assert r.readline() == b"\n"
     c.close()
     return events, name
@@ -69,10 +69,9 @@ class Reader:
             c.request("POST", CHAT, json.dumps(dict(body, stream=True)))
             r = c.getresponse()
             while data := r.readline():
-                name, end = r.readline(), r.readline()
-                if end == b"\n":  # else the event is not whole
+                if r.readline() == b"\n":  # else the event is not whole
                     self.events.append(json.loads(data.removeprefix(b"data: ")))
-                    self.last = name.decode().strip().removeprefix("id: ")
+                    self.last = self.events[-1]["event_id"]
         except (OSError, http.client.HTTPException):
             pass
         finally:
@@ -140,6 +139,19 @@ class Resume(Case):
             more, _ = stream(after, CHAT, body, last=reader.last)
             whole, _ = stream(after, CHAT, body, last=beginning(reader.last))
             self.compare(whole, reader.events + more)
+
+    def test_who_reads_event_streams_is_given_lines_of_ids(self):
+        server = Server(self, *PACE)
+        for accept, lines in (("*/*", 1), ("application/json", 1), ("text/event-stream, */*", 2)):
+            c = server.connect()
+            c.request("POST", CHAT, json.dumps(chat(stream=True, max_tokens=8)), {"Accept": accept})
+            *events, done, end = c.getresponse().read().decode().split("\n\n")
+            c.close()
+            self.assertEqual((done, end), ("data: [DONE]", ""))
+            for event in events:
+                data, *more = event.split("\n")
+                name = json.loads(data.removeprefix("data: "))["event_id"]
+                self.assertEqual(more, [f"id: {name}"][:lines - 1])
 
     def test_what_cannot_go_on_is_refused(self):
         server = Server(self, *PACE)

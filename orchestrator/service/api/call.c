@@ -42,19 +42,19 @@ static bool write_text(call *c, const char *text) {
   return http_stream_write(c->exchange, text, strlen(text)) == ERR_OK;
 }
 
-/* Behind the data, for clients that take the first line of an event for these. */
-static bool write_id(call *c) {
-  char id[STREAM_ID_TEXT_MAX + 1];
-  if (c->at.count == 0) return true;
-  stream_id_format(&c->at, id);
-  return write_text(c, "\nid: ") && write_text(c, id);
-}
-
+/* Its id is in each event; as a line of its own for clients alone that say they know such lines. */
 static void write_event(call *c, json_t *object) {
+  char id[STREAM_ID_TEXT_MAX + 1] = "";
+  if (c->at.count > 0) {
+    stream_id_format(&c->at, id);
+    json_object_set_new(object, "event_id", json_string(id));
+  }
+  const bool has_line = c->id_lines && *id;
   char *text = json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS));
   json_decref(object);
-  bool ok = text && write_text(c, "data: ") && write_text(c, text) && write_id(c) && write_text(c, "\n\n") &&
-            http_stream_unsent(c->exchange) <= CALL_UNSENT_MAX;
+  bool ok = text && write_text(c, "data: ") && write_text(c, text) &&
+            write_text(c, has_line ? "\nid: " : "") && write_text(c, has_line ? id : "") &&
+            write_text(c, "\n\n") && http_stream_unsent(c->exchange) <= CALL_UNSENT_MAX;
   free(text);
   if (!ok) give_up_client(c);
 }
@@ -315,6 +315,8 @@ int call_go_on(call *c, const char *last_event_id, err *e) {
 }
 
 void call_attach(call *c, http_exchange *x, const logger *log) {
+  const char *accept = http_header(x, "Accept");
+  c->id_lines = accept && strstr(accept, "text/event-stream");
   c->exchange = x;
   c->log = log;
   snprintf(c->request_id, sizeof c->request_id, "%s", request_id_of(x));

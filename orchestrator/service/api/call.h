@@ -40,6 +40,7 @@ struct call {
   bool streaming;             /* the response has begun; */
   stream_id at;               /* how far it has come; no offsets: its events have no ids */
   bool goes_on;               /* it is the rest of a stream that was cut */
+  bool id_lines;              /* the client reads server-sent events' ids */
   call_choice choices[];
 };
 

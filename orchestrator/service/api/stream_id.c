@@ -75,8 +75,8 @@ static bool take_all(const char *at, stream_id *out) {
 int stream_id_parse(stream_id *out, const char *text, err *e) {
   *out = (stream_id){.count = 0};
   if (take_all(text, out)) return ERR_OK;
-  return err_set(
-      e, ERR_FORMAT,
-      "Last-Event-ID is not the id of an event of this API: send the last 'id:' of the stream that "
-      "was cut, or none");
+  return err_set(e, ERR_FORMAT,
+                 "Last-Event-ID is not the id of an event of this API: send the event_id of the last event "
+                 "of the stream "
+                 "that was cut, or none");
 }

@@ -1,4 +1,4 @@
-/* stream_id.h - the `id:` of a server-sent event: how far the stream has come, so that a client whose
+/* stream_id.h - the id of a server-sent event: how far the stream has come, so that a client whose
  * connection was cut can send it as Last-Event-ID, with the same body, and gets what follows. An answer is
  * the same whenever it is decoded with the same seed, so the id holds all that is needed, and a server that
  * was started anew takes it as well.
